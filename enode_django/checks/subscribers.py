@@ -9,6 +9,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
+from django.db.models import ForeignKey, ManyToOneRel, Model
 
 from enode_django.checks.misspelt import misspelt_settings
 from enode_django.checks.store import is_wrong_store
@@ -35,6 +36,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     groups = handler_groups()
     messages += _duplicates([*named, *groups])
     messages += _shared_rows(named)
+    messages += _foreign_keys(named)
     for subscriber in [*named, *groups]:
         messages += _databases(subscriber)
         messages += _fields_for_rebuilds(subscriber)
@@ -122,6 +124,32 @@ def _shared_rows(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
                 hint="Give each of them a model of its own, or make one projection of them.",
                 id="enode_django.E019",
             )
+
+
+def _foreign_keys(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
+    """Find them while the tables are small: a rebuild, which refuses them, may be urgent."""
+    from enode_django.rebuilding.shadow import declared_models  # only projections need it
+
+    for subscriber in known:
+        written = declared_models(subscriber) if isinstance(subscriber, BaseProjection) else []
+        for field in dict.fromkeys(_keys_to(written)):
+            yield Warning(
+                f"{field.model._meta.label}.{field.name} is a foreign key to a table of {_description(subscriber)}, "
+                "which therefore cannot be rebuilt.",
+                hint="Write db_constraint=False in it, or in the ManyToManyField that makes it, and migrate.",
+                id="enode_django.W181",
+            )
+
+
+def _keys_to(written: Sequence[type[Model]]) -> Iterator[ForeignKey[Any, Any]]:
+    """Yield the foreign keys of other models, with a constraint, to one of these."""
+    for model in written:
+        for relation in model._meta.get_fields(include_hidden=True):
+            if not isinstance(relation, ManyToOneRel) or relation.related_model in written:
+                continue
+            field: Any = relation.field  # its stubs know no db_constraint
+            if field.db_constraint and field.model._meta.managed:
+                yield field
 
 
 def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:

@@ -10,7 +10,8 @@ from enode_django.rebuilding.definitions import Table
 _KINDS = {"p": "it is partitioned", "v": "it is a view", "m": "it is a materialized view", "f": "it is a foreign table"}
 
 _FOREIGN_KEYS = """
-    SELECT format('the foreign key %%I of %%s points to it', conname, conrelid::regclass)
+    SELECT format('the foreign key %%I of %%s points to it; write db_constraint=False in the field, and migrate',
+                  conname, conrelid::regclass)
     FROM pg_constraint WHERE contype = 'f' AND confrelid = %s AND NOT conrelid = ANY(%s)
 """
 _TRIGGERS = """

@@ -25,7 +25,7 @@ FOREIGN = "CREATE FOREIGN DATA WRAPPER odd; CREATE SERVER afar FOREIGN DATA WRAP
 
 OBSTACLES = {
     f"CREATE TABLE pointing (posting bigint CONSTRAINT points REFERENCES {TABLE})": (
-        "the foreign key points of pointing points to it"
+        "the foreign key points of pointing points to it; write db_constraint=False in the field, and migrate"
     ),
     f"{FUNCTION}; CREATE TRIGGER notes BEFORE INSERT ON {TABLE} EXECUTE FUNCTION noted()": "it has the trigger notes",
     f"CREATE RULE also AS ON INSERT TO {TABLE} DO ALSO NOTHING": "it has the rule also",

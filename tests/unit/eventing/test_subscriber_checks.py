@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.db import connections, models
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test import override_settings
@@ -20,6 +21,8 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.models import ReadModel
 from enode_django.serialization.registry import types
+
+POINTING = "enode_django.W181"
 
 
 class Checked(DomainEvent):
@@ -103,7 +106,12 @@ def declare_handler(name: str, **options: Any) -> None:
 
 
 def found() -> list[tuple[str, str]]:
-    return [(message.id or "", message.msg) for message in check_subscribers(None)]
+    """Return all but the foreign keys to the tables of ``django.contrib.auth``, which stand in for a project's."""
+    return [(message.id or "", message.msg) for message in check_subscribers(None) if message.id != POINTING]
+
+
+def pointing() -> set[str]:
+    return {message.msg.split()[0] for message in check_subscribers(None) if message.id == POINTING}
 
 
 def test_nothing_is_said_of_subscribers_that_are_declared_well() -> None:
@@ -143,6 +151,17 @@ def test_a_row_with_links_that_its_projection_cannot_rebuild_is_found() -> None:
     ((id, text),) = found()
     assert id == "enode_django.W173"
     assert "Linked keeps rows with the ManyToManyField 'groups'" in text
+
+
+def test_a_foreign_key_of_another_table_that_prevents_a_rebuild_is_found() -> None:
+    declare_projection(ContentType)
+    assert "auth.Permission.content_type" in pointing()
+
+
+def test_a_foreign_key_among_the_tables_of_one_projection_is_not_found() -> None:
+    declare_projection(ContentType, Permission)
+    assert "auth.Permission.content_type" not in pointing()
+    assert "auth.User_user_permissions.permission" in pointing()
 
 
 def test_a_group_of_event_handlers_named_as_a_projection_is_found() -> None:
