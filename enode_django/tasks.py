@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from enode_django.batch import EVERYTHING, KINDS
-from enode_django.concurrency.threads import join_threads, start_thread
+from enode_django.concurrency.threads import start_thread
 from enode_django.conf import conf
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import JobCancelled, JobRunning, missing_extra
@@ -189,7 +189,8 @@ def _set_aside(task: JobTask, error: JobRunning | JobCancelled) -> None:
 @contextmanager
 def _told(task: JobTask, job: RunningJob) -> Iterator[None]:
     """Keep the job's progress as the task's state inside the block. A thread of its own writes it, because an
-    unreachable result backend blocks, and the work must not wait."""
+    unreachable result backend blocks, and the work must not wait. The end of the block waits for the last write, which
+    would otherwise replace the task's outcome if it came later."""
     if task.request.called_directly:
         yield
         return
@@ -210,4 +211,4 @@ def _told(task: JobTask, job: RunningJob) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        join_threads([thread], TELL_EVERY)
+        thread.join()

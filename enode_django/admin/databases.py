@@ -76,7 +76,8 @@ class ShardFilter(DatabaseFilter):
 
 class ByDatabase(Listed):
     """Mixin for an admin class whose ``list_filter`` has `DatabaseFilter`, or `ShardFilter` with ``offered`` set to
-    `shards`. Its pages show the rows of the chosen database, by default the first one."""
+    `shards`. Its pages show the rows of the chosen database, by default the first one. A mixin with pages of its own,
+    such as `Audited`, comes after it."""
 
     offered = staticmethod(databases)
 
@@ -103,6 +104,12 @@ class ByDatabase(Listed):
         return self._if_there(
             request, lambda: super(ByDatabase, self).change_view(request, object_id, *arguments, **options)
         )
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        return self._if_there(request, lambda: super(ByDatabase, self).history_view(request, object_id, extra_context))
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        return self._if_there(request, lambda: super(ByDatabase, self).delete_view(request, object_id, extra_context))
 
     def _if_there(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
         """Return the page; if the database is away, a page with status 503 that leads to the other databases. An action

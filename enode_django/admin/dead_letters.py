@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, ModelAdmin):
+class DeadLetterAdmin(WithMoments, WithLinks, Settling, Audited, WithError, ModelAdmin):
     """Users with ``change_deadletter`` send letters again and discard them; with ``view_payload``, too, they send a new
     command like the one in a letter."""
 

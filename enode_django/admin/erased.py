@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @admin.register(GenerationCheck)
-class ErasedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, ModelAdmin):
+class ErasedEventAdmin(WithMoments, WithLinks, ByDatabase, Audited, WithSubscriber, ModelAdmin):
     """Users with ``delete_generationcheck`` delete rows whose consequences are settled. Nobody changes rows."""
 
     when_empty = "No failover has erased events that a subscriber had handled."

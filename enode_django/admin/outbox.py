@@ -47,7 +47,7 @@ class OutboxFilter(DatabaseFilter):
     offered = staticmethod(outboxes)
 
 
-class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
+class WaitingCommands(WithMoments, WithLinks, Settling, Audited):
     """Mixin for an admin class of encoded commands that wait in a database."""
 
     offered = staticmethod(outboxes)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber, WithError, ModelAdmin):
+class ParkedEventAdmin(WithMoments, WithLinks, Settling, Audited, WithSubscriber, WithError, ModelAdmin):
     """Users with ``change_parkedevent`` retry and skip parked events, which blocks the request, and send new commands.
     To correct events, users need ``add_eventcorrection`` and ``view_payload``."""
 

@@ -31,7 +31,7 @@ class StateFilter(admin.ChoicesFieldListFilter):
 
 
 @admin.register(Rebuild)
-class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, ModelAdmin):
+class RebuildAdmin(WithMoments, WithLinks, ByDatabase, Audited, WithSubscriber, ModelAdmin):
     """Users with ``change_rebuild`` undo rebuilds whose tables are in use. Nothing else can be changed."""
 
     when_empty = "No projection was rebuilt. Start a rebuild under Jobs, or by manage.py rebuildprojection."

@@ -69,14 +69,25 @@ class Listing(ChangeList):
 
 class Estimated(Counting):
     """Takes the database's estimate for the number of rows of a whole table, if that is above `ESTIMATED_FROM`:
-    PostgreSQL reads each row that it counts."""
+    PostgreSQL reads each row that it counts. Whoever comes to the last page gets the exact number, since to read that
+    page costs as much as to count, and the estimate may hide rows. A page behind the last one is the last one."""
+
+    is_estimate = False
 
     @cached_property
     def count(self) -> int:
         rows: Any = self.object_list
         query = rows.query
         estimate = 0 if query.where or query.is_sliced or query.combinator else _estimate(rows)
-        return estimate if estimate > ESTIMATED_FROM else int(super().count)
+        self.is_estimate = estimate > ESTIMATED_FROM
+        return estimate if self.is_estimate else int(super().count)
+
+    def validate_number(self, number: Any) -> int:
+        if self.num_pages <= number and self.is_estimate:
+            rows: Any = self.object_list
+            self.count, self.is_estimate = rows.count(), False
+            del self.num_pages
+        return super().validate_number(min(number, self.num_pages))
 
 
 def _estimate(rows: QuerySet[Any]) -> int:

@@ -15,8 +15,9 @@ from enode_django.exceptions import error_text, shown
 from enode_django.serialization.json_text import contents, json_value
 
 PAGE_BYTES = 16 * 2**20
-"""A page of rows ends with the row that reaches it."""
-FIRST_PIECE = 10
+"""A page of rows ends with the piece that reaches it."""
+PIECE = 10
+"""The rows that are read at once. A large row may follow any number of small ones, so no piece is larger."""
 
 Places = Mapping[int, Position]
 """Positions by the number of the shard. A missing shard is at its beginning."""
@@ -107,10 +108,10 @@ def _read_piece(shard: Shard, now: dict[int, Position], rows: list[FeedRow], lim
 
 def read_in_pieces(read: Callable[[int], Sequence[StreamRecord]], limit: int, size: int) -> bool:
     """Call ``read`` with the number of rows to read next, until it returns fewer, or ``limit`` rows or ``size`` bytes
-    are read. Return False if it returned fewer. The rows before tell how many of the next ones the bytes allow."""
-    many, read_bytes, piece = 0, 0, FIRST_PIECE
+    are read. Return False if it returned fewer."""
+    many, read_bytes = 0, 0
     while True:
-        wanted = min(piece, limit - many)
+        wanted = min(PIECE, limit - many)
         found = read(wanted)
         many += len(found)
         read_bytes += sum(len(record.events) + len(record.metadata) for record in found)
@@ -118,7 +119,6 @@ def read_in_pieces(read: Callable[[int], Sequence[StreamRecord]], limit: int, si
             return False
         if many == limit or read_bytes >= size:
             return True
-        piece = max(1, min(4 * piece, (size - read_bytes) * many // (read_bytes + 1)))
 
 
 def places_now(shards: Sequence[Shard]) -> Iterator[tuple[int, Position]]:

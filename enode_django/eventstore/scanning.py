@@ -28,6 +28,7 @@ from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Begun, Position, sequences_before
 from enode_django.eventstore.rows import by_index, connected, execute_long, records_of
+from enode_django.eventstore.sqlstates import is_unprepared
 from enode_django.eventstore.statements import Reading
 from enode_django.exceptions import StoreUnavailable
 
@@ -196,15 +197,16 @@ def _until_large(rows: list[Row]) -> list[Row]:
 def persistently(alias: str, read: Callable[[], Value]) -> Value:
     """Call ``read``, up to `TRIES` more times while the database is unavailable, with growing pauses. Blocks.
 
-    Raises `StoreUnavailable` after that, and at once inside an atomic block, which a lost connection has ended. Raises
-    what `stopping` raises to end the surrounding work.
+    Raises `StoreUnavailable` after that. Raises it at once inside an atomic block, which a lost connection has ended,
+    and if a table, a column or a privilege is missing: somebody has to do something first. Raises what `stopping`
+    raises to end the surrounding work.
     """
     for delay in islice(delays(0.1, 5.0), TRIES):
         stopping.check()
         try:
             return read()
         except StoreUnavailable as error:
-            if in_transaction(connections[alias]):
+            if in_transaction(connections[alias]) or is_unprepared(error):
                 raise
             logger.warning("%s; reading on in %.1f s", error, delay)
             stopping.pause(delay)

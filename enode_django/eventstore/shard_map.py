@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,7 +17,6 @@ from enode_django.databases import in_transaction
 from enode_django.eventstore import statements
 from enode_django.eventstore.buckets import ALL, BUCKETS, SET_UP, Found, ShardOwnership, bucket_of, first_claims, owners
 from enode_django.eventstore.rows import connected, execute, run
-from enode_django.eventstore.sqlstates import UNDEFINED_TABLE, sqlstate
 from enode_django.exceptions import ShardMapOutdated, StoreUnavailable
 
 logger = logging.getLogger("enode_django.eventstore")
@@ -27,8 +26,8 @@ class ShardMap:
     """A thread-safe cache of the claims of all shards.
 
     It queries the databases at first use and after `forget`. Methods then block, and raise `StoreUnavailable`, or
-    `ShardMismatch` if the databases are not the shards of one store. At the first query one shard may be unavailable:
-    it owns the buckets that the others do not own.
+    `ShardMismatch` if the databases are not the shards of one store. At the first query one shard may be unavailable,
+    or not migrated yet: it owns the buckets that the others do not own.
     """
 
     def __init__(self, aliases: Iterable[str]) -> None:
@@ -41,19 +40,17 @@ class ShardMap:
 
     def place_of(self, aggregate_root_id: str) -> int:
         """Return the index in ``aliases`` of the shard that has the aggregate."""
-        owned = self._owners
-        if owned is None:
-            owned = self._load()
-        return owned[bucket_of(aggregate_root_id)]
+        if self._owners is None:
+            self._load()
+        assert self._owners is not None
+        return self._owners[bucket_of(aggregate_root_id)]
 
     def claim_of(self, alias: str) -> ShardOwnership:
-        claim = self._claims.get(alias)
-        if claim is None or alias in self._forgotten:
-            self._load()
-            claim = self._claims.get(alias)
-            if claim is None or alias in self._forgotten:
-                raise StoreUnavailable(f"the event store in database {alias!r} does not say which buckets it owns")
-        return claim
+        if alias not in self._claims or alias in self._forgotten:
+            away = self._load()
+            if alias in away:
+                raise away[alias]
+        return self._claims[alias]
 
     def forget(self, alias: str) -> None:
         """Query the shard's claim again before the next write to it."""
@@ -67,17 +64,16 @@ class ShardMap:
     def compare(self) -> None:
         """Read and compare as `load` does, but record nothing: a shard without a claim counts with the one that `load`
         would record. Compare nothing if a shard is unavailable."""
-        found = [one for alias in self.aliases if (one := _find(alias, self._attempts[alias])) is not None]
-        if len(found) < len(self.aliases):
+        found, away = self._ask()
+        if away:
             return
         first = first_claims(found) if any(one.claim is None for one in found) else {}
         owners({one.alias: one.claim or first[one.alias] for one in found})
 
-    def _load(self) -> Sequence[int]:
+    def _load(self) -> Mapping[str, StoreUnavailable]:
+        """Return why each shard that was not read is unavailable."""
         with self._lock:
-            found = [_find(alias, self._attempts[alias]) for alias in self.aliases]
-            away = [alias for alias, one in zip(self.aliases, found, strict=True) if one is None]
-            here = [one for one in found if one is not None]
+            here, away = self._ask()
             if any(one.claim is None for one in here):
                 here = self._record(here, away)
             elif not away and any(one.claim is not None and one.claim.epoch < SET_UP for one in here):
@@ -87,15 +83,21 @@ class ShardMap:
                 self._claims[one.alias] = one.claim
                 self._forgotten.discard(one.alias)
             self._owners = owners(self._assumed(away))
-            return self._owners
+            return away
 
-    def _record(self, found: Sequence[Found], away: Sequence[str]) -> list[Found]:
+    def _ask(self) -> tuple[list[Found], dict[str, StoreUnavailable]]:
+        found, away = [], {}
+        for alias in self.aliases:
+            try:
+                found.append(_find(alias, self._attempts[alias]))
+            except StoreUnavailable as error:
+                away[alias] = error
+        return found, away
+
+    def _record(self, found: Sequence[Found], away: Mapping[str, StoreUnavailable]) -> list[Found]:
         if away:
             new = [one.alias for one in found if one.claim is None]
-            raise StoreUnavailable(
-                f"the databases {away!r} of the event store cannot be reached, and without them {new!r} cannot "
-                "know which buckets to own"
-            )
+            raise _unavailable(away, f", and without them {new!r} cannot know which buckets to own")
         first = first_claims(found)
         owners({one.alias: one.claim or first[one.alias] for one in found})  # before anything is recorded
         for alias, claim in first.items():
@@ -107,20 +109,24 @@ class ShardMap:
         mean a new store."""
         for alias in self.aliases:
             _confirm(alias)
-        return [again for alias in self.aliases if (again := _find(alias, self._attempts[alias])) is not None]
+        return [_find(alias, self._attempts[alias]) for alias in self.aliases]
 
-    def _assumed(self, away: Sequence[str]) -> dict[str, ShardOwnership]:
+    def _assumed(self, away: Mapping[str, StoreUnavailable]) -> dict[str, ShardOwnership]:
         """Return the claims of all, in order. One shard that never answered gets the buckets that the others lack."""
-        unknown = [alias for alias in away if alias not in self._claims]
+        unknown = {alias: error for alias, error in away.items() if alias not in self._claims}
         if len(unknown) > 1:
-            raise StoreUnavailable(f"the databases {unknown!r} of the event store cannot be reached")
+            raise _unavailable(unknown)
         rest = ALL.difference(*(claim.buckets for claim in self._claims.values()))
         return {alias: self._claims.get(alias, ShardOwnership(-1, 0, rest)) for alias in self.aliases}
 
 
-def _find(alias: str, attempts: Attempts) -> Found | None:
-    """Return None if the database is unavailable. Raises `StoreFailing` if it has no table of streams: whether it may
-    own buckets is unknown until it is migrated."""
+def _unavailable(away: Mapping[str, StoreUnavailable], consequence: str = "") -> StoreUnavailable:
+    """Return an error of the class of the first one that needs an operator, or else of any."""
+    error = max(away.values(), key=lambda one: one.needs_help)
+    return type(error)(f"the databases {[*away]!r} of the event store cannot be read{consequence}: {error}")
+
+
+def _find(alias: str, attempts: Attempts) -> Found:
     try:
         with _borrowed(alias) as connection:
             ((has_streams,),) = execute(connection, statements.HAS_STREAMS, ())
@@ -129,10 +135,8 @@ def _find(alias: str, attempts: Attempts) -> Found | None:
                 return Found(alias, ShardOwnership(number, epoch, frozenset(buckets)), has_streams)
             return Found(alias, None, has_streams)
     except StoreUnavailable as error:
-        if sqlstate(error) == UNDEFINED_TABLE:
-            raise
         attempts.failed_at(f"the event store in database {alias!r}", str(error))
-        return None
+        raise
 
 
 def _record(alias: str, claim: ShardOwnership) -> None:

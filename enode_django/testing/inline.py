@@ -18,6 +18,7 @@ from enode_django.concurrency.backoff import once
 from enode_django.conf import keeps_in_memory
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.event_handlers import group_of
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.process_managers import crash_handler
@@ -217,6 +218,12 @@ def _subscriber(chosen: type[Subscriber] | Callable[[Any], Any] | str | Subscrib
     if isinstance(chosen, str):
         return subscribers.get(chosen)
     if isinstance(chosen, type) and issubclass(chosen, Subscriber):
+        has_model = hasattr(chosen, "model") or hasattr(chosen, "models")
+        if not chosen._enode_methods or (issubclass(chosen, BaseProjection) and not has_model):
+            raise DefinitionError(
+                f"followed_by names {chosen.__qualname__}, which handles nothing, or has no model; name a subclass "
+                "that is complete"
+            )
         return subscribers.instance(chosen)
     if inspect.isfunction(chosen):
         return group_of(chosen)

@@ -127,7 +127,7 @@ def test_processors_and_workers_start_while_shards_are_away(sharded: ShardedStac
             server.stop()
         os.kill(next(iter(second.workers().values())), signal.SIGKILL)
         wait_until(lambda: len(second.workers()) == 2, "another worker is started")
-        second.wait_for(r"the databases \['events0', 'events1'\] of the event store cannot be reached")
+        second.wait_for(r"the databases \['events0', 'events1'\] of the event store cannot be read")
         for server in sharded.servers:
             server.start()
         here.wait_for_rounds(20)

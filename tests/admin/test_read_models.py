@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -138,6 +139,20 @@ def test_a_long_table_is_estimated_and_not_counted(auditor: Client, monkeypatch:
     assert showing.Estimated(some.union(others), 10).count == 1
     monkeypatch.setattr(showing, "ESTIMATED_FROM", 2)
     assert auditor.get(LIST).context["cl"].result_count == 1
+
+
+def test_every_row_is_reached_though_the_estimate_is_too_low(auditor: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "ESTIMATED_FROM", 1)
+    monkeypatch.setattr(ReadModelAdmin, "list_per_page", 1)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE bank_accountsummary")
+    AccountSummary.objects.create(aggregate_root_id="z", owner="Zoe", opened_at=datetime.now(UTC))
+    assert auditor.get(LIST).context["cl"].result_count == 2
+    last = auditor.get(LIST, {"p": 2})
+    assert "p=3" in last.content.decode()
+    assert len(auditor.get(LIST, {"p": 3}).context["cl"].result_list) == 1
+    AccountSummary.objects.exclude(pk="z").delete()
+    assert [row.pk for row in auditor.get(LIST, {"p": 2}).context["cl"].result_list] == ["z"], "the last there is"
 
 
 # -- rows that belong to no single aggregate -----------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +17,8 @@ from django.test import AsyncClient, override_settings
 
 from enode_django import execute_command, try_command
 from enode_django.api import streams
+from enode_django.eventstore.base import StreamRecord
+from enode_django.testing.event_store_read_contract import stream
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
 from tests.api.calls import Caller
@@ -69,7 +71,7 @@ def test_pages_join_without_a_gap(reader: Caller) -> None:
 
 
 def test_pages_end_where_their_rows_have_many_bytes(reader: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "FIRST_PIECE", 1)
+    monkeypatch.setattr(streams, "PIECE", 1)
     monkeypatch.setattr(streams, "PAGE_BYTES", 1)
     pages, cursor, more = [], "", True
     while more:
@@ -163,3 +165,17 @@ def test_under_asgi_a_stream_needs_no_thread_and_ends_with_its_client(reader: Ca
     finally:
         end_other_sessions()  # those of threads that are gone
     assert [(row["aggregate_root_id"], row["version"]) for row in rows] == [("b", 2)]
+
+
+def test_large_rows_behind_many_small_ones_do_not_fill_the_memory() -> None:
+    """How large the next rows are is not known before they are read."""
+    rows = [stream("a", 1)._replace(events=bytes(size)) for size in [10] * 60 + [1_000_000] * 300]
+    read: list[StreamRecord] = []
+
+    def read_next(most: int) -> Sequence[StreamRecord]:
+        found = rows[len(read) : len(read) + most]
+        read.extend(found)
+        return found
+
+    assert streams.read_in_pieces(read_next, 500, 4_000_000)
+    assert 4_000_000 <= sum(len(record.events) for record in read) < 15_000_000

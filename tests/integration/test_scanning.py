@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from enode_django.eventstore import dividing, scanning
+from enode_django.concurrency import stopping
+from enode_django.eventstore import dividing, scanning, statements
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dividing import bounds, position_bounds, refusal_bounds
 from enode_django.eventstore.fetched import decoded
@@ -19,7 +20,7 @@ from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.rows import execute, record_of
 from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Scan, raw_time, scan, scan_raw, scan_records
-from enode_django.exceptions import StoreUnavailable
+from enode_django.exceptions import StoreFailing, StoreUnavailable
 from enode_django.testing.event_store_read_contract import history, refusal, stream
 from tests.integration.postgres_proxy import PostgresProxy
 from tests.integration.store_sessions import bare_session, database_alias, insert
@@ -234,6 +235,25 @@ def test_a_database_that_stays_away_is_not_waited_for_for_ever(
     monkeypatch.setattr(scanning, "TRIES", 1)
     with database_alias("away", HOST="127.0.0.1", PORT="1"), pytest.raises(StoreUnavailable):
         read(Scan("away"))
+
+
+class Unpaused:
+    def check_once(self) -> None:
+        pass
+
+    def pause(self, seconds: float) -> None:
+        raise AssertionError(f"it waits for {seconds} s")
+
+
+def test_a_missing_table_is_told_at_once(store: PostgresEventStore) -> None:
+    """No retry brings it before somebody migrates."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {statements.TABLE} RENAME TO away")
+        try:
+            with stopping.stoppable(Unpaused()), pytest.raises(StoreFailing, match=r"run manage\.py migrate"):
+                read()
+        finally:
+            cursor.execute(f"ALTER TABLE away RENAME TO {statements.TABLE}")
 
 
 def test_a_database_that_has_not_come_to_the_horizon_is_waited_for(

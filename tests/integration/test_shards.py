@@ -373,12 +373,32 @@ def test_a_correction_lies_in_the_shard_of_its_stream(store: ShardedEventStore) 
     assert [list(shard.corrected_since(0)) for shard in store.shards] == [[], [(made.number, SECOND, 1)]]
 
 
-def test_a_shard_that_is_not_migrated_is_named_and_the_others_go_on(store: ShardedEventStore) -> None:
-    store.append([stream(SECOND, 1)])
-    query(ALIASES[1], f"ALTER TABLE {statements.TABLE} RENAME TO away")
+@contextmanager
+def not_migrated(alias: str) -> Iterator[None]:
+    query(alias, f"ALTER TABLE {statements.TABLE} RENAME TO away")
     try:
-        with pytest.raises(StoreFailing, match=f"run manage.py migrate --database {ALIASES[1]}: until then"):
-            store.append([stream(SECOND, 2)])
-        assert outcomes(store.append([stream(FIRST, 1)])) == [STORED]
+        yield
     finally:
-        query(ALIASES[1], f"ALTER TABLE away RENAME TO {statements.TABLE}")
+        query(alias, f"ALTER TABLE away RENAME TO {statements.TABLE}")
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["running", "started"])
+def test_a_shard_that_is_not_migrated_is_named_and_the_others_go_on(store: ShardedEventStore, is_new: bool) -> None:
+    store.append([stream(SECOND, 1)])
+    writer = sharded_store() if is_new else store
+    with not_migrated(ALIASES[1]):
+        with pytest.raises(StoreFailing, match=f"run manage.py migrate --database {ALIASES[1]}: until then"):
+            writer.append([stream(SECOND, 2)])
+        with pytest.raises(StoreFailing, match=f"run manage.py migrate --database {ALIASES[1]}: until then"):
+            writer.heads([SECOND])
+        assert outcomes(writer.append([stream(FIRST, 1)])) == [STORED]
+    assert outcomes(writer.append([stream(SECOND, 2)])) == [STORED]
+
+
+def test_new_shards_wait_for_the_migrations_of_all_and_say_so(store: ShardedEventStore) -> None:
+    with (
+        not_migrated(ALIASES[1]),
+        pytest.raises(StoreUnavailable, match=f"run manage.py migrate --database {ALIASES[1]}"),
+    ):
+        store.append([stream(FIRST, 1)])
+    assert query("events0", "SELECT FROM enode_django_shard") == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery import shared_task
+from celery.backends.cache import CacheBackend
 from celery.exceptions import Retry
 from celery.signals import task_retry
 from django.conf import settings
@@ -18,6 +21,7 @@ from django.test import override_settings
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
+from enode_django import tasks
 from enode_django.batch import KINDS, NO_MASTER
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
@@ -27,7 +31,15 @@ from enode_django.jobs import leases
 from enode_django.jobs.running import RunningJob, running_job
 from enode_django.models import Job, Snapshot
 from enode_django.serialization.codec import encode_stream
-from enode_django.tasks import JobTask, build_snapshots, export_events, rebuild_projection, run_job, undo_rebuild
+from enode_django.tasks import (
+    PROGRESS,
+    JobTask,
+    build_snapshots,
+    export_events,
+    rebuild_projection,
+    run_job,
+    undo_rebuild,
+)
 from sample_project.bank.domain import AccountOpened
 from sample_project.bank.models import AccountSummary
 from sample_project.celery import app
@@ -216,6 +228,44 @@ def test_what_will_not_pass_fails_at_once(does: Callable[[Work], None]) -> None:
     with pytest.raises(IndexError):
         work.apply().get()
     assert states() == ["failed"]
+
+
+class SlowToTell(CacheBackend):
+    """A result backend in this process that needs a second for a state of progress."""
+
+    def __init__(self) -> None:
+        super().__init__(app=app, backend="memory")
+        self.tells, self.has_told = threading.Event(), threading.Event()
+
+    def set(self, key: Any, value: Any) -> Any:
+        if PROGRESS not in str(value):
+            return super().set(key, value)
+        self.tells.set()
+        time.sleep(1)
+        super().set(key, value)
+        self.has_told.set()
+
+
+def test_progress_that_comes_late_does_not_replace_the_outcome(
+    does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, usual = SlowToTell(), work.backend
+
+    def fails(job: RunningJob) -> None:
+        job.report("reading")
+        assert backend.tells.wait(60)
+        raise LookupError("no such account")
+
+    does(fails)
+    monkeypatch.setattr(tasks, "TELL_EVERY", 0.01)
+    monkeypatch.setattr(work, "store_eager_result", True)
+    work.backend = backend
+    try:
+        id = work.apply().id
+    finally:
+        work.backend = usual
+    assert backend.has_told.wait(60)
+    assert backend.get_state(id) == "FAILURE"
 
 
 def test_a_task_that_is_called_like_a_function_raises_what_stops_it(does: Callable[[Work], None]) -> None:

@@ -273,6 +273,14 @@ def test_condemned_position_is_never_handled_and_a_suspect_is_marked(intake: Int
     assert worker.answers["3"].value == 3
 
 
+def test_deaths_are_forgotten_when_the_queue_is_acquired_without_any(intake: Intake) -> None:
+    intake.suspect(3, {0: 3})
+    intake.suspect(3, {})
+    (envelope,) = receive(intake, window(), body(Add("x"))).commands
+    assert envelope.failed is None
+    assert not envelope.suspect
+
+
 def test_condemned_command_that_is_stored_counts_as_what_it_is(intake: Intake, store: CountsQueries) -> None:
     worker = Worker(store)
     worker.run(Create("x", id="c0"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from enode_django.bus.results import CommandStatus
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.decisions import POSTPONED, DecisionKind
-from enode_django.commanding.handler_retries import HandlerRetries
+from enode_django.commanding.handler_retries import HandlerRetries, PostponedCommands
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
@@ -50,6 +50,13 @@ def raises(error: Exception | None) -> Script:
 def fails(*errors: Exception) -> list[Script]:
     """Return a script that fails with each error, and then one that succeeds."""
     return [*map(raises, errors), raises(None)]
+
+
+def test_an_attempt_that_does_not_count_leaves_the_failures_before_it() -> None:
+    waiting, command = PostponedCommands(RETRIES, lambda: 0.0), envelope(Try("x"))
+    waiting.fail(command, ConnectionError(), None, counts=True)
+    waiting.fail(command, ConnectionError(), None, counts=False)
+    assert waiting.attempts_of(command) == f"1 of {ATTEMPTS}"
 
 
 class Trying:

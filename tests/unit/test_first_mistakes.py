@@ -14,6 +14,7 @@ from enode_django import (
     DomainEvent,
     ModelProjection,
     ProcessManager,
+    Projection,
     applies,
     command_handler,
     execute_command,
@@ -22,6 +23,7 @@ from enode_django import (
 )
 from enode_django.checks.subscribers import check_subscribers
 from enode_django.domain.handlers import command_handlers
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, HandlerNotFound, InvalidField
 from enode_django.testing import given, inline
@@ -224,6 +226,20 @@ def test_subscribers_that_are_not_in_a_list_make_one_write_one(chosen: Any) -> N
 @pytest.mark.parametrize("chosen", [Opened, 42, None, [Opens]])
 def test_what_is_no_subscriber_is_told_by_what_may_follow(chosen: Any) -> None:
     with pytest.raises(DefinitionError, match="takes projections, process managers"), inline(followed_by=[chosen]):
+        pass
+
+
+class WithoutModel(ModelProjection[Any]):
+    name, abstract = "mistakes.without_model", True
+
+    @handles(Opened)
+    def opened(self, row: Any, event: Opened) -> None: ...
+
+
+@pytest.mark.parametrize("chosen", [ModelProjection, Projection, ProcessManager, Subscriber, WithoutModel])
+def test_a_subscriber_that_nothing_runs_is_told_by_what_to_name(chosen: Any) -> None:
+    said = f"{chosen.__qualname__}, which handles nothing, or has no model; name a subclass"
+    with pytest.raises(DefinitionError, match=said), inline(MemoryEventStore(), followed_by=[chosen]):
         pass
 
 
