@@ -16,8 +16,8 @@ PAGE = 4096
 
 class ForgetfulDisk:
     """Simulates the disk of the message files of a directory. Written bytes are visible at once, as from the kernel's
-    cache. After `crash`, files have only the pages that a sync has written, and zeros in place of the others. Names and
-    sizes of files survive without a sync."""
+    cache. After `crash`, files have only the pages that a sync has written, and zeros in place of the others; their
+    sizes survive without a sync. A new file is gone unless its directory was synced."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._directory = directory
@@ -27,14 +27,19 @@ class ForgetfulDisk:
         """True if the next sync fails."""
         self.is_full = False
         """True if the disk has no room for new files."""
-        self._pwrite, self._pwritev, self._fdatasync = os.pwrite, os.pwritev, os.fdatasync
+        self._names: set[str] = set()
+        self._pwrite, self._pwritev, self._fdatasync, self._fsync = os.pwrite, os.pwritev, os.fdatasync, os.fsync
         monkeypatch.setattr(os, "pwrite", self._on_pwrite)
         monkeypatch.setattr(os, "pwritev", self._on_pwritev)
         monkeypatch.setattr(os, "fdatasync", self._on_fdatasync)
+        monkeypatch.setattr(os, "fsync", self._on_fsync)
 
     def crash(self) -> None:
         """Change the files as a crash of the machine does."""
         for path in self._directory.glob("messages/*"):
+            if path.name not in self._names:
+                path.unlink()
+                continue
             safe, size = self._safe[path.stat().st_ino], path.stat().st_size
             pages = [safe.get(page, b"").ljust(PAGE, b"\0") for page in range(-(-size // PAGE))]
             path.write_bytes(b"".join(pages)[:size])
@@ -61,3 +66,8 @@ class ForgetfulDisk:
             raise OSError(errno.EIO, "input/output error")
         self._fdatasync(descriptor)
         self._safe[inode].update({page: os.pread(descriptor, PAGE, page * PAGE) for page in dirty})
+
+    def _on_fsync(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        if os.path.samestat(os.fstat(descriptor), os.stat(self._directory / "messages")):
+            self._names = set(os.listdir(descriptor))

@@ -26,7 +26,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import Handled, consuming, eventually, texts
-from tests.equeue.storing import batch, chunks, delete_due, messages, opened, send
+from tests.equeue.storing import batch, bodies, chunks, delete_due, flip, messages, opened, send
 from tests.equeue.test_broadcasting import ALL
 
 SMALL = {"chunk_size": 4096}
@@ -210,6 +210,23 @@ def test_files_that_are_full_are_linked_and_others_copied(tmp_path: Path) -> Non
     assert [path.stat().st_nlink for path in chunks(made.path)] == [2] * (len(chunks(tmp_path)) - 1) + [1]
     assert made.copied_bytes + made.linked_bytes >= made.position == store.position
     store.abandon()
+
+
+def test_a_start_that_writes_messages_anew_leaves_those_of_a_backup_as_they_are(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    send(store, 0, b"0" * 500)
+    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    for number in range(1, 40):
+        send(store, 0, b"%d" % number * 500)
+    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    made = back_up(tmp_path, "monday")
+    store.abandon()
+    flip(tmp_path / "checkpoint", 20)
+    store, _ = opened(tmp_path)  # all behind the checkpoint before may be in the kernel's memory only
+    store.abandon()
+    copy, _ = opened(made.path)
+    assert len(bodies(messages(copy, "orders", 0))) == 40
+    copy.close(b"copy")
 
 
 def test_a_backup_that_was_cut_short_has_no_name_and_is_no_hindrance(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from enode_django.equeue.consumer.reached import SETTLED_AFTER
 from enode_django.equeue.dead_letters import dead_letters, requeue
 from enode_django.equeue.offsets_file import KeptOffsets, OffsetsFile
 from enode_django.equeue.subscribing import Consumer, Mode, Start
-from enode_django.equeue.transport import Transport
+from enode_django.equeue.transport import DeletesTopics, Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.equeue.brokers import RunningBroker
@@ -304,6 +304,34 @@ def test_a_broker_that_was_stopped_lets_nothing_be_handled_again(own_broker: Run
         transport.send("orders", {0: texts("c")})
         eventually(lambda: handled.bodies == ["a", "b", "c"])
     transport.close()
+
+
+@pytest.mark.parametrize("noticed", ["while joining", "while pulling", "while taking queues"])
+def test_consumer_goes_on_with_the_queues_that_are_left_of_a_topic_made_again(
+    orders: Transport, tmp_path: Path, noticed: str
+) -> None:
+    assert isinstance(orders, DeletesTopics)
+    broadcast = Broadcast(orders, tmp_path)
+    orders.send("orders", {0: texts("a"), 1: texts("b")})
+    assert sorted(broadcast.handle()) == ["a", "b"]
+    orders.delete_topic("orders", force=True)
+    orders.create_topic("orders", 1)
+    orders.send("orders", {0: texts("c")})
+    if noticed == "while joining":
+        broadcast.queues.join()
+    elif noticed == "while taking queues":
+        broadcast.queues.lose_all()
+    else:
+        assert broadcast.handle() == []
+    broadcast.queues.acquire_missing()
+    assert broadcast.handle() + broadcast.handle() == ["c"]  # a pull that was woken may return nothing
+    broadcast.beat()
+    assert broadcast.queues.owned == {0}
+    orders.add_queues("orders", 2, unordered=True)
+    orders.send("orders", {1: texts("d")})
+    broadcast.beat()
+    assert broadcast.handle() + broadcast.handle() == ["d"]
+    broadcast.stop()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from enode_django.equeue.consumer.failing import FailureTopics
 from enode_django.equeue.dead_letters import dead_letters, discard, requeue
 from enode_django.equeue.messages import Commit, Start
 from enode_django.equeue.portions import PORTION_BYTES
@@ -361,6 +362,17 @@ def test_consumer_goes_on_when_its_retries_are_deleted(memory: MemoryTransport) 
         memory.send("orders", {0: texts("b"), 1: texts("c")})
         eventually(lambda: sorted(handled.bodies[2:]) == ["b", "b", "c"])
         assert not consumer.join(0)
+
+
+def test_retries_that_were_made_again_with_fewer_queues_get_the_missing_ones(memory: MemoryTransport) -> None:
+    topics = FailureTopics(memory, "billing", AT_ONCE, for_all=False, clock=lambda: 0.0)
+    message = Message("orders", 1, 0, b"a", attempt=1)
+    assert topics.set_aside(message, "it failed") is None
+    memory.delete_topic("retry.billing", force=True)
+    memory.create_topic("retry.billing", 1)
+    assert topics.set_aside(message, "it failed") is not None  # it stays here
+    assert topics.set_aside(message, "it failed") is None
+    assert memory.queue_count("retry.billing") == 4
 
 
 def test_consumer_of_a_deleted_topic_ends_with_an_error_that_says_so(memory: MemoryTransport) -> None:

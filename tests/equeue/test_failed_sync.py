@@ -44,6 +44,20 @@ def expected(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
+def test_a_file_that_begins_behind_safe_messages_is_there_after_a_crash_of_the_machine(
+    tmp_path: Path, disk: ForgetfulDisk
+) -> None:
+    store, _ = opened(tmp_path)
+    for number in range(60):  # several files
+        sent(store, number, number + 1)
+        store.flush()
+    store.abandon()
+    disk.crash()
+    store, _ = opened(tmp_path)
+    assert found(store) == expected(60)
+    store.close(b"state")
+
+
 @pytest.mark.parametrize("checkpointed", [True, False])
 @pytest.mark.parametrize("flushed", [0, 1, 5])
 def test_what_is_there_after_a_failed_sync_is_there_after_a_crash_of_the_machine(

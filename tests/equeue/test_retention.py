@@ -289,3 +289,15 @@ def test_parts_of_a_file_are_what_was_added_in_this_order() -> None:
     parts.add(("orders", 1), 7, 1_500, None)
     parts.add(("billing", 0), 1 << 62, 2_000, 0)
     assert list(parts) == [QueuePart("orders", 1, 7, 1.5, None), QueuePart("billing", 0, 1 << 62, 2.0, 0)]
+
+
+def test_commit_that_allows_a_deletion_is_safe_before_the_files_are_gone(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    for number in range(60):  # several files
+        send(store, 0, b"%d" % number * 100)
+    store.checkpoint(b"")
+    store.checkpoint(b"")
+    store.append_control(b"a commit")
+    assert delete_due(store, Retention(max_bytes=0), lambda topic, queue: 60)
+    assert store.flushed == store.position
+    store.close(b"")

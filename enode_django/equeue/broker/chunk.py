@@ -87,6 +87,11 @@ class Chunk:
     def is_held(self) -> bool:
         return self._held > 0
 
+    @property
+    def is_linked(self) -> bool:
+        """Return True if the file has another name, in a backup. Blocks on the disk."""
+        return os.stat(self.path).st_nlink > 1
+
     def fileno(self) -> int:
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)

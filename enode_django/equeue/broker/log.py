@@ -148,6 +148,8 @@ class MessageLog(LogReader):
             sync_directory(self.directory)
 
     def _renew(self, chunk: Chunk, start: int) -> None:
+        if chunk.is_linked:  # a backup has the same file, which must not be truncated
+            start = chunk.start
         try:
             renewed = chunk.renewed(start)
         except OSError as error:

@@ -14,6 +14,7 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.offsets_file import KeptOffsets, OffsetsFile
 from enode_django.equeue.transport import AT_ONCE, LONG_POLL, TellsTimelines, Transport
 from enode_django.equeue.waking import PullingThread
+from enode_django.exceptions import QueueError
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -70,7 +71,7 @@ class BroadcastQueues:
         states = self._transport.queues(self._topic)
         if isinstance(self._transport, TellsTimelines):
             self._timelines = self._transport.timelines(self._topic)
-        lost = {queue for queue, offset in pulled.items() if offset > states[queue].end}
+        lost = {queue for queue, offset in pulled.items() if queue not in states or offset > states[queue].end}
         if self._reached is not None:
             lost.update(self._reached.confirm(before, self._timelines, now=self._clock()))
         for window in windows:
@@ -122,6 +123,7 @@ class BroadcastQueues:
         if not missing:
             return []
         ends = self._transport.end_offsets(self._topic)
+        missing = [queue for queue in missing if queue in ends]
         with self._writing:  # no write may combine an old offset with a new timeline
             windows = self._begin(missing, ends, self._reached)
             self._windows |= {window.queue: window for window in windows}
@@ -152,12 +154,27 @@ class BroadcastQueues:
         if not offsets:
             self._puller.rest(min(wait, NOTHING_TO_PULL))
             return []
+        try:
+            batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
+        except QueueError as error:
+            if error.retriable or not self._lose_from(self._transport.queue_count(self._topic)):
+                raise
+            return []
         pulled = []
-        for batch in self._transport.pull(self._topic, offsets, limit=limit, wait=wait):
+        for batch in batches:
             window = self._windows[batch.queue]
             if window.add(batch.offsets):
                 pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
         return pulled
+
+    def _lose_from(self, count: int) -> bool:
+        """Lose the queues from number ``count`` on: the topic was deleted, and made again with fewer queues. Return
+        False if there are none."""
+        gone = {queue for queue in self._windows if queue >= count}
+        self._shown -= gone
+        for queue in gone:
+            self._windows[queue].close()
+        return bool(gone)
 
     def commit(self) -> None:
         reached = self._reached

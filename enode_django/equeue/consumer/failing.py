@@ -67,7 +67,7 @@ class FailureTopics:
         self._make(topic, queue, failed.message.topic)
         try:
             self._transport.send(topic, {queue: [encode_failed(failed)]})
-        except UnknownTopic:
+        except EnodeError:  # the topic may be deleted, or made again with fewer queues
             self._made.pop(topic, None)
             raise
 
