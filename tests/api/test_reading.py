@@ -37,11 +37,13 @@ class WalletOpened(DomainEvent):
 pytestmark = pytest.mark.django_db
 
 ACCOUNT = "aggregates/bank.BankAccount/a/b"
+SOMEBODY = "somebody"
+"""No number: a user of these tests might have it, and see what it sent itself."""
 
 
 @pytest.fixture(autouse=True)
 def account(bus: InlineCommandBus) -> None:
-    with metadata(user_id="7"):
+    with metadata(user_id=SOMEBODY):
         execute_command(OpenAccount("a/b", owner="<b>Ada</b>"))
         execute_command(Deposit("a/b", amount=Decimal("2.50"), id="deposit"))
         execute_command(Deposit("a/b", amount=Decimal("3.50")))
@@ -127,7 +129,7 @@ def test_the_events_of_an_aggregate_come_in_pages(reader: Caller) -> None:
     assert (first["after"], first["more"], first["version"]) == (2, True, 3)
     opened = first["results"][0]
     assert opened["events"] == [{"type": "bank.AccountOpened", "schema_version": 1, "fields": {"owner": "<b>Ada</b>"}}]
-    assert opened["metadata"]["user"] == "7"
+    assert opened["metadata"]["user"] == SOMEBODY
     last = reader.get(f"{ACCOUNT}/events/", {"after": first["after"]}).json()
     assert [row["events"][0]["fields"]["amount"] for row in last["results"]] == ["3.50"]
     assert not last["more"]
