@@ -159,7 +159,7 @@ class RunningJob:
                 leases.finish(self._lease, state, progress=self.progress, figures=figures, error=error)
                 return
             except Exception as failure:
-                if not is_transient(failure) or isinstance(failure, JobLost):
+                if not is_transient(failure):
                     raise
                 if boot_time() + delay > self._deadline:
                     raise self._lost() from failure

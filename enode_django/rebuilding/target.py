@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -140,12 +140,10 @@ class Target(NamedTuple):
         return len(shadows)
 
     def _unneeded(self) -> Iterator[Shadow]:
-        needed = {self.generation()}
-        for rebuild in self.rebuilds().exclude(state__in=_FINAL):
-            needed |= {rebuild.generation, rebuild.replaces, -rebuild.generation}
-        for generation, replaces in self.rebuilds().values_list("generation", "replaces"):
-            for one in {generation, replaces, -generation} - needed:
-                yield self.shadow(one)
+        in_use = self.generation()
+        known = list(self.rebuilds())  # all at one moment: another rebuild may begin meanwhile
+        final, others = ([one for one in known if (one.state in _FINAL) == is_final] for is_final in (True, False))
+        yield from map(self.shadow, _generations(final) - _generations(others) - {in_use})
 
     def keep(
         self,
@@ -267,6 +265,11 @@ class Target(NamedTuple):
         except FieldDoesNotExist:
             return None
         return str(field.column) if field in model._meta.local_concrete_fields else None
+
+
+def _generations(rebuilds: Iterable[Rebuild]) -> set[int]:
+    """Return the generations of the tables that these rebuilds have made or replaced, those for checks included."""
+    return {number for one in rebuilds for number in (one.generation, one.replaces, -one.generation)}
 
 
 def forget_rebuilds(alias: str, subscriber: str) -> None:

@@ -6,18 +6,22 @@ import contextlib
 import math
 import signal
 import threading
+import time
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 
+from enode_django.equeue.clocks import boot_time
 from enode_django.exceptions import JobCancelled, JobLost, JobRunning, JobTimeout, UnknownJob
+from enode_django.jobs import leases
 from enode_django.jobs.running import RunningJob, request_cancel, running_job
 from enode_django.jobs.texts import in_words
-from enode_django.models import Job
+from enode_django.models import Job, JobState
 from tests.integration.running import end_other_sessions, other_session, wait_for
 from tests.jobs.holder import HELD, STOPPED
 from tests.jobs.processes import Holder
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 KIND, NAME = "tests", "of/everything"
 SHORT = 10.0
+LONG = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +153,63 @@ def test_of_many_that_begin_at_once_one_runs() -> None:
     assert Job.objects.count() == 1
 
 
+def test_who_begins_at_the_moment_at_which_another_run_has_begun_is_refused() -> None:
+    refused: list[BaseException] = []
+
+    def begin() -> None:
+        with contextlib.closing(connection):
+            try:
+                leases.take(KIND, NAME, task_id="", seconds=SHORT)
+            except Exception as error:
+                refused.append(error)
+
+    taking = threading.Thread(target=begin)
+    with transaction.atomic():  # the row is not to be seen yet
+        Job.objects.create(kind=KIND, name=NAME, owner=uuid.uuid4(), started_at=Now(), lease_until=Now() + LONG)
+        taking.start()
+        wait_for_one_that_waits()
+    taking.join(60)
+    assert [type(error) for error in refused] == [JobRunning]
+
+
+def test_an_end_can_be_written_again_if_its_answer_was_lost() -> None:
+    lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
+    for _ in range(2):
+        leases.finish(lease, JobState.SUCCEEDED, progress={}, figures={}, error="")
+    with pytest.raises(JobLost):
+        leases.finish(lease, JobState.FAILED, progress={}, figures={}, error="")
+    assert only_job().state == "succeeded"
+
+
+def test_an_end_that_cannot_be_written_while_the_lease_lasts_is_given_up() -> None:
+    def refuse(*arguments: object) -> NoReturn:
+        raise OperationalError("the server does not answer")
+
+    with contextlib.ExitStack() as stack, ending_in(JobLost, "could not be renewed in time", lease=0.5):
+        stack.enter_context(connection.execute_wrapper(refuse))
+    assert only_job().state == "running"
+
+
+def test_a_run_does_not_think_that_its_lease_lasts_longer_than_others_see() -> None:
+    """The time that the renewal takes is part of the lease."""
+    lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
+    job = RunningJob(lease, deadline=boot_time() + SHORT, time_limit=60)
+
+    def renew() -> None:
+        with contextlib.closing(connection):
+            job._renewed()
+
+    renewing = threading.Thread(target=renew)
+    with transaction.atomic():
+        Job.objects.select_for_update().get()
+        renewing.start()
+        wait_for_one_that_waits()
+        asked_before = boot_time()
+        time.sleep(0.05)
+    renewing.join(60)
+    assert job._deadline <= asked_before + SHORT
+
+
 def test_a_lease_is_kept_for_as_long_as_the_job_lasts() -> None:
     with running_job(KIND, NAME, lease=SHORT) as job:
         first = only_job().lease_until
@@ -193,8 +255,8 @@ def test_nobody_takes_over_while_the_lease_is_held_fast() -> None:
             job.hold()
             taking = threading.Thread(target=take, args=[taken])
             taking.start()
+            wait_for_one_that_waits()
             with other_session() as session:
-                wait_for(lambda: session.execute(IS_ONE_WAITING).fetchone())
                 assert session.execute("SELECT count(*) FROM enode_django_job").fetchone() == (1,)
             assert not taken.is_set()
         taking.join(60)
@@ -202,6 +264,11 @@ def test_nobody_takes_over_while_the_lease_is_held_fast() -> None:
 
 
 IS_ONE_WAITING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+def wait_for_one_that_waits() -> None:
+    with other_session() as session:
+        wait_for(lambda: session.execute(IS_ONE_WAITING).fetchone())
 
 
 def take(taken: threading.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.db import connection, connections
@@ -287,6 +288,36 @@ def test_rebuilds_that_begin_at_the_same_time_begin_one_after_the_other(followed
     states = dict(Rebuild.objects.values_list("generation", "state"))
     assert states == {1: "abandoned", 2: "abandoned", 3: "building"}
     assert len(schemas()) == 1
+
+
+def test_who_drops_what_is_not_needed_keeps_what_a_rebuild_that_begins_meanwhile_makes(followed: Harness) -> None:
+    """The older rebuild fails and drops its tables at the moment at which the newer one makes its own."""
+    target = Target.of(Postings.name)
+    older, _ = target.begin()
+    made: list[str] = []
+
+    def begin() -> None:
+        newer, shadow = Target.of(Postings.name).begin()
+        made.extend([shadow.schema, Target.of(Postings.name).make_scratch(newer).schema])
+
+    def begin_another(execute: Callable[..., Any], statement: str, *rest: Any) -> Any:
+        found = execute(statement, *rest)
+        if "enode_django_rebuild" in statement and not connection.in_atomic_block and not made:
+            Call(begin).result()
+        return found
+
+    with connection.execute_wrapper(begin_another):
+        target.abandon(older)
+    assert len(made) == 2
+    assert sorted(schemas()) == sorted(made)
+
+
+def test_who_drops_what_is_not_needed_keeps_what_an_undo_needs(followed: Harness) -> None:
+    older, _ = Target.of(Postings.name).begin()
+    rebuild(Postings.name, InProcess(), nothing)
+    Target.of(Postings.name).abandon(older)
+    undo(Postings.name, InProcess(), nothing)
+    assert Target.of(Postings.name).generation() == 0
 
 
 def test_an_undone_rebuild_that_is_overtaken_says_so(followed: Harness) -> None:
