@@ -17,8 +17,8 @@ from enode_django.serialization.json_text import contents, json_value
 PAGE_BYTES = 16 * 2**20
 """A page of rows ends with the piece that reaches it."""
 PIECE = 50
-"""The rows that are read at once. A large row may follow any number of small ones, so no piece is larger. With pieces of
-10, a page of 500 small rows takes four times as long; with larger ones, little less."""
+"""The rows that are read at once. A large row may follow any number of small ones, so no piece is larger. With
+pieces of 10, a page of 500 small rows takes four times as long; with larger ones, little less."""
 
 Places = Mapping[int, Position]
 """Positions by the number of the shard. A missing shard is at its beginning."""
