@@ -85,6 +85,8 @@ class _Writer:
         nested = [
             f"{escaped(literal(field.name))}, {self._pointed_at_by(row, field, (*way, model))}" for field in followed
         ]
+        kept = [field for field in model._meta.local_concrete_fields if field not in left_out]
+        nested += [_is_null(row, field) for field in kept if _may_be_two_nulls(field)]
         return f"({stored}) || jsonb_build_object({', '.join(nested)})" if nested else f"({stored})"
 
     def _is_followed(self, field: Field) -> bool:
@@ -120,6 +122,16 @@ class _Writer:
 def _belongs_to(model: type[models.Model], field: Field) -> bool:
     is_key = isinstance(field, models.ForeignKey) and not field.null
     return is_key and bool(model._meta.auto_created or field in model._meta.parents.values())
+
+
+def _may_be_two_nulls(field: Field) -> bool:
+    """Return True if a NULL of the column and a null in its JSON are the same in the JSON of a row."""
+    return isinstance(field, models.JSONField) and bool(field.null)
+
+
+def _is_null(row: str, field: Field) -> str:
+    column = str(field.column)
+    return f"{escaped(literal(f'{column} IS NULL'))}, {row}.{escaped(quoted(column))} IS NULL"
 
 
 def _counts_inserts(target: Target, field: Field) -> bool:

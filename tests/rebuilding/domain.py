@@ -87,6 +87,7 @@ class Seat(models.Model):
     account = models.CharField(max_length=255)
     row = models.IntegerField()
     fields = models.IntegerField(default=0)
+    note = models.JSONField(null=True)
 
     class Meta:
         app_label = "rebuilding"

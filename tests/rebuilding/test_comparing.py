@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from django.db.models import JSONField, Value
 
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ProjectionsDiffer, RebuildError
@@ -69,6 +70,16 @@ def test_columns_may_be_called_like_the_parts_of_the_comparison(postings: Harnes
         Seat.objects.filter(pk="a-2").update(row=7)
         comparison = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
     assert describe(comparison) == ["rebuilding_seat of a: row: rebuilt 2, in use 7"]
+
+
+def test_no_value_is_another_value_than_a_null_of_json(postings: Harness) -> None:
+    with subscribers.only(Seats):
+        postings.stored("a", Added(amount=1))
+        follow(Seats)
+        Seat.objects.update(note=Value(None, JSONField()))
+        assert not Seat.objects.filter(note__isnull=True).exists()
+        comparison = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
+    assert describe(comparison) == ["rebuilding_seat of a: note IS NULL: rebuilt True, in use False"]
 
 
 def test_a_row_that_is_there_twice_is_found_in_a_table_that_migrations_did_not_make(
