@@ -67,7 +67,7 @@ class Swap(NamedTuple):
         self._lock("EXCLUSIVE")
         self._check()
         last_steps()
-        # Pending checks of deferred constraints would prevent moving the tables.
+        # Deferred constraints are checked while others may still read, and not at the end of the transaction.
         execute(alias, "SET CONSTRAINTS ALL IMMEDIATE", ())
         self._lock("ACCESS EXCLUSIVE")
         self.target.check()
