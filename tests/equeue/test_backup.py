@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
@@ -21,6 +22,7 @@ from enode_django.equeue.broker.check import check_directory
 from enode_django.equeue.broker.index import SEGMENT_ENTRIES
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.messages import Commit, Start
+from enode_django.equeue.records import Buffer
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
@@ -30,6 +32,8 @@ from tests.equeue.storing import batch, bodies, chunks, delete_due, flip, messag
 from tests.equeue.test_broadcasting import ALL
 
 SMALL = {"chunk_size": 4096}
+PAGE = 4096
+STATE = b"\x94\x03\x01\xc0\xc0"
 MOST_LEFT = 2_000
 """The sender waits while the broker has more messages than this that it has not deleted."""
 
@@ -120,12 +124,12 @@ def test_what_the_broker_deletes_stays_in_the_backup(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     for number in range(20):
         send(store, 0, b"%d" % number * 900)
-    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    store.checkpoint(STATE)
     before = messages(store, "orders", 0)
     made = back_up(tmp_path, "monday")
     for _ in range(3):
         send(store, 0, b"later")
-        store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+        store.checkpoint(STATE)
     delete_due(store, Retention(max_messages=0, delete_unconsumed=True), lambda topic, queue: None)
     assert store.bounds("orders", 0)[0] > 10
     copy, heard = opened(made.path)
@@ -190,7 +194,7 @@ def left_in(transport: BrokerTransport) -> int:
 def test_while_a_checkpoint_takes_the_place_of_another_the_one_before_is_taken(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     send(store, 0, b"a")
-    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    store.checkpoint(STATE)
     os.replace(tmp_path / "checkpoint", tmp_path / "checkpoint.before")
     assert back_up(tmp_path, "monday", at_least=store.position).position == store.position
     with pytest.raises(QueueError, match="is not a checkpoint"):
@@ -203,7 +207,7 @@ def test_files_that_are_full_are_linked_and_others_copied(tmp_path: Path) -> Non
     parts = [batch(0, b"x")] * (SEGMENT_ENTRIES // 4)
     for _ in range(5):
         store.append("orders", parts)
-    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    store.checkpoint(STATE)
     made = back_up(tmp_path, "monday")
     full, growing = sorted(made.path.glob("queues/orders/0/*.index"))
     assert (full.stat().st_nlink, growing.stat().st_nlink) == (2, 1)
@@ -215,10 +219,10 @@ def test_files_that_are_full_are_linked_and_others_copied(tmp_path: Path) -> Non
 def test_a_start_that_writes_messages_anew_leaves_those_of_a_backup_as_they_are(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     send(store, 0, b"0" * 500)
-    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    store.checkpoint(STATE)
     for number in range(1, 40):
         send(store, 0, b"%d" % number * 500)
-    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    store.checkpoint(STATE)
     made = back_up(tmp_path, "monday")
     store.abandon()
     flip(tmp_path / "checkpoint", 20)
@@ -229,12 +233,60 @@ def test_a_start_that_writes_messages_anew_leaves_those_of_a_backup_as_they_are(
     copy.close(b"copy")
 
 
+def write_on_a_full_disk(
+    descriptor: int, data: Buffer, offset: int, write: Callable[[int, Buffer, int], int] = os.pwrite
+) -> int:
+    if offset + len(data) > os.fstat(descriptor).st_size:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return write(descriptor, data, offset)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize(("lost_page", "kept"), [(0, 0), (1, 6)])
+def test_a_start_that_cuts_the_log_leaves_those_of_a_backup_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_page: int, kept: int, is_full: bool
+) -> None:
+    options = {"chunk_size": 4 * PAGE}
+    sent = [b"%d" % number * 250 for number in range(10, 90)]
+    store, _ = opened(tmp_path, **options)
+    store.checkpoint(STATE)
+    for body in sent:
+        send(store, 0, body)
+    store.checkpoint(STATE)
+    made = back_up(tmp_path, "monday")
+    store.abandon()
+    with open(chunks(tmp_path)[0], "r+b") as file:  # a crash of the machine, in the backup as well: it is the same file
+        file.seek(lost_page * PAGE)
+        file.write(bytes(PAGE))
+    flip(tmp_path / "checkpoint", 20)
+    deleted = {path: path.read_bytes() for path in chunks(tmp_path)[1:]}
+    for _ in range(2):  # nothing that was cut comes back
+        with monkeypatch.context() as context:
+            if is_full:
+                context.setattr(os, "pwrite", write_on_a_full_disk)
+            store, _ = opened(tmp_path, **options)
+        assert bodies(messages(store, "orders", 0)) == sent[:kept]
+        store.abandon()
+        for path, content in deleted.items():  # as if the machine had crashed before the file was deleted
+            path.write_bytes(content)
+    store, _ = opened(tmp_path, **options)
+    for body in sent:
+        send(store, 0, body)
+    store.close(STATE)
+    store, _ = opened(tmp_path, **options)
+    assert bodies(messages(store, "orders", 0)) == sent[:kept] + sent
+    store.abandon()
+    copy, _ = opened(made.path, **options)
+    assert bodies(messages(copy, "orders", 0))[-60:] == sent[-60:]
+    copy.close(b"copy")
+
+
 def test_a_backup_that_was_cut_short_has_no_name_and_is_no_hindrance(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     with pytest.raises(QueueError, match="is not a checkpoint"):
         back_up(tmp_path, "monday")
     assert os.listdir(tmp_path / "backups") == []
-    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    store.checkpoint(STATE)
     (tmp_path / "backups" / "monday.new" / "messages").mkdir(parents=True)
     back_up(tmp_path, "monday")
     assert os.listdir(tmp_path / "backups") == ["monday"]

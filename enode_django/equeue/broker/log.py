@@ -126,18 +126,35 @@ class MessageLog(LogReader):
             return self.flushed
 
     def cut(self, position: int) -> None:
-        """Delete everything from ``position`` on, the newest first.
+        """Delete everything from ``position`` on, also on a full disk. A file that a backup has as well stays as it is.
 
         Called while opening, before the first append. The rest is safe on return.
         """
+        position = max(position, self.start)
         with translated("cutting the log"):
-            while self.chunks and self.chunks[-1].start >= position and self.chunks[-1].start > self.start:
-                self.chunks.pop().delete()
+            behind = [chunk for chunk in self.chunks if chunk.start > position]
+            self.chunks = self.chunks[: len(self.chunks) - len(behind)]
             if self.chunks and self.chunks[-1].end > position:
-                self.chunks[-1].truncate(max(position, self.start))
+                self._end_newest(position)
+                sync_directory(self.directory)  # before the files that hide the rest of a longer one are gone
+            for chunk in reversed(behind):
+                chunk.delete()
             sync_directory(self.directory)
         self.end = self.chunks[-1].end if self.chunks else 0
         self.flush()
+
+    def _end_newest(self, position: int) -> None:
+        """Let the newest file end at a position: truncate it, or begin the next one if a backup has the same file."""
+        newest = self.chunks[-1]
+        if not newest.is_linked:
+            newest.truncate(position)
+            return
+        newest.end = position
+        following = newest.renewed(position)  # empty; takes its place if the name is the same
+        if position == newest.start:
+            self.chunks.remove(newest)
+            newest.release()
+        self.chunks.append(following)
 
     def renew(self, position: int) -> None:
         """Write everything from ``position`` on again, into new files, or in place if the disk is full. A send begins

@@ -13,7 +13,7 @@ from enode_django.equeue.messages import Commit, PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transport import AT_ONCE, LONG_POLL, Transport
 from enode_django.equeue.waking import PullingThread
-from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnavailable
+from enode_django.exceptions import PartlyUnavailable, QueueError, QueueHeld, TransportUnavailable, UnknownTopic
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -51,7 +51,7 @@ class QueueConsumer:
     `join` fetches the queues to own from the group, or `assign` sets them. The pulling thread then calls
     `acquire_missing` and `pull`; another thread calls `join`, `renew` and `commit` on a timer. A queue that is no
     longer assigned is drained (its messages are finished) and released by `release_drained`. Every error of the
-    transport passes through.
+    transport passes through, except that a topic was made again with fewer queues: those that are gone are lost.
 
     In the window's ``weight`` a message counts 1, plus 1 for each full ``heavy`` bytes (None: never). The transport
     keeps the newest ``keep_receipts`` of each queue's receipts. ``start`` is for queues that the group never had.
@@ -214,6 +214,10 @@ class QueueConsumer:
         except QueueHeld as held:
             self._warn(queue, held)
             return None
+        except QueueError as error:
+            if not self._loses_gone(error, {queue}):
+                raise
+            return None
         window = OffsetWindow(
             self._topic,
             queue,
@@ -263,7 +267,12 @@ class QueueConsumer:
             self._puller.rest(wait if self._is_settled and not windows else min(wait, NOTHING_TO_PULL))
             return []
         pulled = []
-        batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
+        try:
+            batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
+        except QueueError as error:
+            if not self._loses_gone(error, offsets):
+                raise
+            return []
         self._routes = {batch.route for batch in batches}
         for batch in batches:
             window = windows[batch.queue]
@@ -290,6 +299,10 @@ class QueueConsumer:
         except PartlyUnavailable as some:
             self._renewed(open_windows, some.answers, started)
             raise
+        except QueueError as error:
+            if not self._loses_gone(error, epochs):
+                raise
+            return
         self._renewed(open_windows, {queue: queue not in lost for queue in epochs}, started)
 
     def _renewed(self, windows: Mapping[int, OffsetWindow], answers: Mapping[int, bool], started: float) -> None:
@@ -312,6 +325,10 @@ class QueueConsumer:
             except PartlyUnavailable as some:
                 self._committed(windows, commits, some.answers)
                 raise
+            except QueueError as error:
+                if not self._loses_gone(error, commits):
+                    raise
+                return
             self._committed(windows, commits, {queue: queue not in refused for queue in commits})
 
     def commit_some(self) -> None:
@@ -330,7 +347,12 @@ class QueueConsumer:
 
     def receipts(self, window: OffsetWindow) -> Sequence[bytes]:
         """Return the receipts of the queue's messages from before this lease, the oldest first."""
-        return self._transport.receipts(self._group, self._topic, window.queue)
+        try:
+            return self._transport.receipts(self._group, self._topic, window.queue)
+        except QueueError as error:
+            if not self._loses_gone(error, {window.queue}):
+                raise
+            return []
 
     def route_version(self) -> int:
         """Return a version of the topic's route that is not older than any message of the last pull. Called by the
@@ -348,6 +370,24 @@ class QueueConsumer:
             logger.warning("lost %s/%d: another worker has taken it over", window.topic, window.queue)
             window.close()
             self.wake()
+
+    def _loses_gone(self, error: QueueError, queues: Collection[int]) -> bool:
+        """Lose the queues that the topic has no more, if a call about ``queues`` failed because of them: the topic was
+        deleted, and made again with fewer queues. Return True if so; the caller's next call is about the others. Any
+        thread may call it."""
+        if error.retriable or isinstance(error, UnknownTopic):
+            return False
+        count = self._transport.queue_count(self._topic)
+        if max(queues, default=0) < count:
+            return False
+        with self._joining:
+            self.assign(queue for queue in self._assigned if queue < count)
+        for window in self.open_windows:
+            if window.queue >= count:
+                logger.warning("lost %s/%d: the topic has only %d queues now", window.topic, window.queue, count)
+                window.close()
+        self.wake()
+        return True
 
     def lose_all(self) -> None:
         """Own nothing, without telling the transport: the topic is deleted."""
@@ -382,6 +422,10 @@ class QueueConsumer:
             self._transport.release(self._group, self._topic, self._owner, epochs)
         except PartlyUnavailable as some:
             released = some.answers
+        except QueueError as error:
+            if not self._loses_gone(error, epochs):
+                raise
+            return
         for window in windows:
             if window.queue in released:
                 window.close()
@@ -401,6 +445,9 @@ class QueueConsumer:
             self._transport.release(self._group, self._topic, self._owner, {w.queue: w.epoch for w in windows})
         except PartlyUnavailable as error:
             failures.append(error)
+        except QueueError as error:
+            if not self._loses_gone(error, {window.queue for window in windows}):
+                raise
         self._windows.clear()
         self._draining.clear()
         if failures:
