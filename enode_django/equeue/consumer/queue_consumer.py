@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from enode_django.equeue.clocks import boot_time
@@ -197,13 +197,12 @@ class QueueConsumer:
         failure: TransportUnavailable | None = None
         for queue in sorted(missing):
             try:
-                one = self._acquire(queue)
+                with self._losing_gone({queue}):
+                    acquired += filter(None, [self._acquire(queue)])
             except PartlyUnavailable as error:
                 failure = error  # other queues lie elsewhere
             except TransportUnavailable as error:
                 return acquired, error
-            else:
-                acquired += [one] if one is not None else []
         return acquired, failure
 
     def _acquire(self, queue: int) -> Acquired | None:
@@ -213,10 +212,6 @@ class QueueConsumer:
             lease = self._transport.acquire(self._group, self._topic, queue, self._owner, self._lease, start=start)
         except QueueHeld as held:
             self._warn(queue, held)
-            return None
-        except QueueError as error:
-            if not self._loses_gone(error, {queue}):
-                raise
             return None
         window = OffsetWindow(
             self._topic,
@@ -266,13 +261,10 @@ class QueueConsumer:
             # A thread that owns nothing, and shall own nothing, is woken when that changes.
             self._puller.rest(wait if self._is_settled and not windows else min(wait, NOTHING_TO_PULL))
             return []
-        pulled = []
-        try:
+        pulled: list[PulledMessages] = []
+        batches: Sequence[PulledBatch] = ()
+        with self._losing_gone(offsets):
             batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
-        except QueueError as error:
-            if not self._loses_gone(error, offsets):
-                raise
-            return []
         self._routes = {batch.route for batch in batches}
         for batch in batches:
             window = windows[batch.queue]
@@ -294,16 +286,13 @@ class QueueConsumer:
             return
         started = self._clock()
         epochs = {queue: window.epoch for queue, window in open_windows.items()}
-        try:
-            lost = self._transport.renew(self._group, self._topic, self._owner, epochs, self._lease)
-        except PartlyUnavailable as some:
-            self._renewed(open_windows, some.answers, started)
-            raise
-        except QueueError as error:
-            if not self._loses_gone(error, epochs):
+        with self._losing_gone(epochs):
+            try:
+                lost = self._transport.renew(self._group, self._topic, self._owner, epochs, self._lease)
+            except PartlyUnavailable as some:
+                self._renewed(open_windows, some.answers, started)
                 raise
-            return
-        self._renewed(open_windows, {queue: queue not in lost for queue in epochs}, started)
+            self._renewed(open_windows, {queue: queue not in lost for queue in epochs}, started)
 
     def _renewed(self, windows: Mapping[int, OffsetWindow], answers: Mapping[int, bool], started: float) -> None:
         for queue, is_ours in answers.items():
@@ -320,16 +309,13 @@ class QueueConsumer:
                 return
             commits = {window.queue: window.next_commit(self._keep_receipts) for window in moved}
             windows = {window.queue: window for window in moved}
-            try:
-                refused = self._transport.commit(self._group, self._topic, commits)
-            except PartlyUnavailable as some:
-                self._committed(windows, commits, some.answers)
-                raise
-            except QueueError as error:
-                if not self._loses_gone(error, commits):
+            with self._losing_gone(commits):
+                try:
+                    refused = self._transport.commit(self._group, self._topic, commits)
+                except PartlyUnavailable as some:
+                    self._committed(windows, commits, some.answers)
                     raise
-                return
-            self._committed(windows, commits, {queue: queue not in refused for queue in commits})
+                self._committed(windows, commits, {queue: queue not in refused for queue in commits})
 
     def commit_some(self) -> None:
         """Commit where servers are usable; other queues wait for the next call. Raises if no server is usable."""
@@ -347,12 +333,10 @@ class QueueConsumer:
 
     def receipts(self, window: OffsetWindow) -> Sequence[bytes]:
         """Return the receipts of the queue's messages from before this lease, the oldest first."""
-        try:
-            return self._transport.receipts(self._group, self._topic, window.queue)
-        except QueueError as error:
-            if not self._loses_gone(error, {window.queue}):
-                raise
-            return []
+        found: Sequence[bytes] = ()
+        with self._losing_gone({window.queue}):
+            found = self._transport.receipts(self._group, self._topic, window.queue)
+        return found
 
     def route_version(self) -> int:
         """Return a version of the topic's route that is not older than any message of the last pull. Called by the
@@ -371,15 +355,21 @@ class QueueConsumer:
             window.close()
             self.wake()
 
-    def _loses_gone(self, error: QueueError, queues: Collection[int]) -> bool:
-        """Lose the queues that the topic has no more, if a call about ``queues`` failed because of them: the topic was
-        deleted, and made again with fewer queues. Return True if so; the caller's next call is about the others. Any
-        thread may call it."""
-        if error.retriable or isinstance(error, UnknownTopic):
-            return False
-        count = self._transport.queue_count(self._topic)
-        if max(queues, default=0) < count:
-            return False
+    @contextmanager
+    def _losing_gone(self, queues: Collection[int]) -> Iterator[None]:
+        """Let a call about ``queues`` end without effect if some of them are gone, since the topic was deleted and made
+        again with fewer, and lose these. The next call is about the others. For any thread."""
+        try:
+            yield
+        except QueueError as error:
+            if error.retriable or isinstance(error, UnknownTopic):
+                raise
+            count = self._transport.queue_count(self._topic)
+            if max(queues, default=0) < count:
+                raise
+            self._lose_from(count)
+
+    def _lose_from(self, count: int) -> None:
         with self._joining:
             self.assign(queue for queue in self._assigned if queue < count)
         for window in self.open_windows:
@@ -387,7 +377,6 @@ class QueueConsumer:
                 logger.warning("lost %s/%d: the topic has only %d queues now", window.topic, window.queue, count)
                 window.close()
         self.wake()
-        return True
 
     def lose_all(self) -> None:
         """Own nothing, without telling the transport: the topic is deleted."""
@@ -418,17 +407,14 @@ class QueueConsumer:
             return
         epochs = {window.queue: window.epoch for window in windows}
         released: Collection[int] = epochs
-        try:
-            self._transport.release(self._group, self._topic, self._owner, epochs)
-        except PartlyUnavailable as some:
-            released = some.answers
-        except QueueError as error:
-            if not self._loses_gone(error, epochs):
-                raise
-            return
-        for window in windows:
-            if window.queue in released:
-                window.close()
+        with self._losing_gone(epochs):
+            try:
+                self._transport.release(self._group, self._topic, self._owner, epochs)
+            except PartlyUnavailable as some:
+                released = some.answers
+            for window in windows:
+                if window.queue in released:
+                    window.close()
 
     def abandon(self) -> None:
         """Commit what is finished and release every queue at once; unfinished messages are delivered again elsewhere.
@@ -441,13 +427,12 @@ class QueueConsumer:
         windows = self.open_windows
         for window in windows:
             window.close()
+        epochs = {window.queue: window.epoch for window in windows}
         try:
-            self._transport.release(self._group, self._topic, self._owner, {w.queue: w.epoch for w in windows})
+            with self._losing_gone(epochs):
+                self._transport.release(self._group, self._topic, self._owner, epochs)
         except PartlyUnavailable as error:
             failures.append(error)
-        except QueueError as error:
-            if not self._loses_gone(error, {window.queue for window in windows}):
-                raise
         self._windows.clear()
         self._draining.clear()
         if failures:
