@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from enode_django.batch import EVERYTHING, KINDS
@@ -138,10 +138,11 @@ def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[st
             raise Ignore
         with (
             Termination(in_pool=current_process().name != "MainProcess") as termination,
+            ExitStack() as telling,  # ends after the job: its lease must not wait for the result backend
             running_job(kind, name, task_id=task.request.id or "") as job,
             termination.stops(job),
-            _told(task, job),
         ):
+            telling.enter_context(_told(task, job))
             KINDS[kind](job, **arguments)
         return dict(job.figures)
     except ProcessTerminated as error:

@@ -24,6 +24,7 @@ class AddQueues(Fault):
     messages wait."""
 
     name = "add-queues"
+    weight = 0.3  # where commands move, the rules of answers without a row cannot be judged
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:

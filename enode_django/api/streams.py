@@ -16,9 +16,10 @@ from enode_django.serialization.json_text import contents, json_value
 
 PAGE_BYTES = 16 * 2**20
 """A page of rows ends with the piece that reaches it."""
-PIECE = 50
-"""The rows that are read at once. A large row may follow any number of small ones, so no piece is larger. With
-pieces of 10, a page of 500 small rows takes four times as long; with larger ones, little less."""
+FIRST_PIECE = 10
+LARGEST_PIECE = 50
+"""The most rows that are read at once, since large ones may follow any number of small ones. With pieces of 10, a page
+of 500 small rows takes four times as long; with larger ones than 50, little less."""
 
 Places = Mapping[int, Position]
 """Positions by the number of the shard. A missing shard is at its beginning."""
@@ -109,10 +110,10 @@ def _read_piece(shard: Shard, now: dict[int, Position], rows: list[FeedRow], lim
 
 def read_in_pieces(read: Callable[[int], Sequence[StreamRecord]], limit: int, size: int) -> bool:
     """Call ``read`` with the number of rows to read next, until it returns fewer, or ``limit`` rows or ``size`` bytes
-    are read. Return False if it returned fewer."""
-    many, read_bytes = 0, 0
+    are read. Return False if it returned fewer. The rows before tell how many of the next ones the bytes allow."""
+    many, read_bytes, piece = 0, 0, min(FIRST_PIECE, LARGEST_PIECE)
     while True:
-        wanted = min(PIECE, limit - many)
+        wanted = min(piece, limit - many)
         found = read(wanted)
         many += len(found)
         read_bytes += sum(len(record.events) + len(record.metadata) for record in found)
@@ -120,6 +121,7 @@ def read_in_pieces(read: Callable[[int], Sequence[StreamRecord]], limit: int, si
             return False
         if many == limit or read_bytes >= size:
             return True
+        piece = max(1, min(LARGEST_PIECE, (size - read_bytes) * many // (read_bytes + 1)))
 
 
 def places_now(shards: Sequence[Shard]) -> Iterator[tuple[int, Position]]:

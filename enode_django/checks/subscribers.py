@@ -144,7 +144,7 @@ def _foreign_keys(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
 def _keys_to(written: Sequence[type[Model]]) -> Iterator[ForeignKey[Any, Any]]:
     """Yield the foreign keys of other models, with a constraint, to one of these."""
     for model in written:
-        for relation in model._meta.get_fields(include_hidden=True):
+        for relation in model._meta.get_fields(include_parents=False, include_hidden=True):
             if not isinstance(relation, ManyToOneRel) or relation.related_model in written:
                 continue
             field: Any = relation.field  # its stubs know no db_constraint

@@ -123,7 +123,9 @@ class ShardMap:
 def _unavailable(away: Mapping[str, StoreUnavailable], consequence: str = "") -> StoreUnavailable:
     """Return an error of the class of the first one that needs an operator, or else of any."""
     error = max(away.values(), key=lambda one: one.needs_help)
-    return type(error)(f"the databases {[*away]!r} of the event store cannot be read{consequence}: {error}")
+    found = type(error)(f"the databases {[*away]!r} of the event store cannot be read{consequence}: {error}")
+    found.__cause__ = error.__cause__  # it says whether waiting helps
+    return found
 
 
 def _find(alias: str, attempts: Attempts) -> Found:

@@ -71,7 +71,7 @@ def test_pages_join_without_a_gap(reader: Caller) -> None:
 
 
 def test_pages_end_where_their_rows_have_many_bytes(reader: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PIECE", 1)
+    monkeypatch.setattr(streams, "LARGEST_PIECE", 1)
     monkeypatch.setattr(streams, "PAGE_BYTES", 1)
     pages, cursor, more = [], "", True
     while more:
@@ -178,4 +178,16 @@ def test_large_rows_behind_many_small_ones_do_not_fill_the_memory() -> None:
         return found
 
     assert streams.read_in_pieces(read_next, 500, 4_000_000)
-    assert 4_000_000 <= sum(len(record.events) for record in read) <= streams.PIECE * 1_000_000
+    assert 4_000_000 <= sum(len(record.events) for record in read) <= 51_000_000
+
+
+def test_large_rows_alone_are_read_in_small_pieces() -> None:
+    row = stream("a", 1)._replace(events=bytes(1_000_000))
+    read: list[int] = []
+
+    def read_next(most: int) -> Sequence[StreamRecord]:
+        read.append(most)
+        return [row] * most
+
+    assert streams.read_in_pieces(read_next, 500, 16_000_000)
+    assert sum(read) <= 17

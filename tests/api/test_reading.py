@@ -137,7 +137,7 @@ def test_the_events_of_an_aggregate_come_in_pages(reader: Caller) -> None:
 
 
 def test_pages_end_where_their_rows_have_many_bytes(reader: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PIECE", 1)
+    monkeypatch.setattr(streams, "LARGEST_PIECE", 1)
     monkeypatch.setattr(streams, "PAGE_BYTES", 1)
     versions, after, more = [], 0, True
     while more:

@@ -19,6 +19,7 @@ from enode_django.eventstore.buckets import bucket_of
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.eventstore.sharding import ShardedEventStore
+from enode_django.eventstore.sqlstates import is_unprepared
 from enode_django.exceptions import ShardMapOutdated, ShardMismatch, StoreFailing, StoreUnavailable
 from enode_django.repository.sharding import ShardedSnapshotStore
 from enode_django.runtime import make_snapshots, make_store
@@ -398,7 +399,8 @@ def test_a_shard_that_is_not_migrated_is_named_and_the_others_go_on(store: Shard
 def test_new_shards_wait_for_the_migrations_of_all_and_say_so(store: ShardedEventStore) -> None:
     with (
         not_migrated(ALIASES[1]),
-        pytest.raises(StoreUnavailable, match=f"run manage.py migrate --database {ALIASES[1]}"),
+        pytest.raises(StoreUnavailable, match=f"run manage.py migrate --database {ALIASES[1]}") as caught,
     ):
         store.append([stream(FIRST, 1)])
+    assert is_unprepared(caught.value), "nobody repeats it for a minute"
     assert query("events0", "SELECT FROM enode_django_shard") == []

@@ -17,7 +17,7 @@ from enode_django.equeue.retrying import (
     retry_topic,
 )
 from enode_django.equeue.transport import Transport, check_new_topic, with_reserve
-from enode_django.exceptions import EnodeError, UnknownTopic
+from enode_django.exceptions import EnodeError, QueueError, UnknownTopic
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -67,8 +67,9 @@ class FailureTopics:
         self._make(topic, queue, failed.message.topic)
         try:
             self._transport.send(topic, {queue: [encode_failed(failed)]})
-        except EnodeError:  # the topic may be deleted, or made again with fewer queues
-            self._made.pop(topic, None)
+        except QueueError as error:
+            if not error.retriable:  # the topic may be deleted, or made again with fewer queues
+                self._made.pop(topic, None)
             raise
 
     def _make(self, topic: str, queue: int, origin: str) -> None:
