@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -231,17 +231,22 @@ def test_what_will_not_pass_fails_at_once(does: Callable[[Work], None]) -> None:
 
 
 class SlowToTell(CacheBackend):
-    """A result backend in this process that needs a second for a state of progress."""
+    """A result backend in this process that takes a state of progress only when the job has ended."""
 
     def __init__(self) -> None:
         super().__init__(app=app, backend="memory")
         self.tells, self.has_told = threading.Event(), threading.Event()
+        self.states: list[str] = []
 
     def set(self, key: Any, value: Any) -> Any:
         if PROGRESS not in str(value):
             return super().set(key, value)
         self.tells.set()
-        time.sleep(1)
+        deadline = time.monotonic() + 30
+        with closing(connection):
+            while states() == ["running"] and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.states = states()
         super().set(key, value)
         self.has_told.set()
 
@@ -266,6 +271,7 @@ def test_progress_that_comes_late_does_not_replace_the_outcome(
         work.backend = usual
     assert backend.has_told.wait(60)
     assert backend.get_state(id) == "FAILURE"
+    assert backend.states == ["failed"], "the job's lease does not wait for the backend"
 
 
 def test_a_task_that_is_called_like_a_function_raises_what_stops_it(does: Callable[[Work], None]) -> None:
