@@ -69,6 +69,10 @@ def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any] | RowsSce
         return Scenario(cls, id, events)
     if issubclass(cls, Subscriber) and not cls._enode_methods:
         raise DefinitionError(f"{cls.__qualname__} handles no event; mark its handlers with @handles")
+    if issubclass(cls, ModelProjection | MultiProjection) and not hasattr(cls, "model"):
+        raise DefinitionError(
+            f"{cls.__qualname__} has no model; name it: class {cls.__name__}({cls.__base__.__name__}[…])"
+        )
     if issubclass(cls, ModelProjection):
         return RowScenario(cls, id or "given", events)
     if issubclass(cls, MultiProjection):

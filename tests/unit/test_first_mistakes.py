@@ -243,6 +243,11 @@ def test_a_subscriber_that_nothing_runs_is_told_by_what_to_name(chosen: Any) -> 
         pass
 
 
+def test_a_scenario_says_that_its_projection_has_no_model() -> None:
+    with pytest.raises(DefinitionError, match=r"WithoutModel has no model; name it: "):
+        given(WithoutModel)
+
+
 @pytest.mark.parametrize("store", [Opens, [Opens], MemoryEventStore])
 def test_what_is_no_store_is_told_by_where_subscribers_are_named(store: Any) -> None:
     with pytest.raises(DefinitionError, match=r"name subscribers with followed_by=\[…\]"):
