@@ -71,7 +71,7 @@ def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any] | RowsSce
         raise DefinitionError(f"{cls.__qualname__} handles no event; mark its handlers with @handles")
     if issubclass(cls, ModelProjection | MultiProjection) and not hasattr(cls, "model"):
         raise DefinitionError(
-            f"{cls.__qualname__} has no model; name it: class {cls.__name__}({cls.__base__.__name__}[…])"
+            f"{cls.__qualname__} has no model; name it: class {cls.__name__}({cls.__bases__[0].__name__}[…])"
         )
     if issubclass(cls, ModelProjection):
         return RowScenario(cls, id or "given", events)
