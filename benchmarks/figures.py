@@ -134,6 +134,18 @@ BARS = (
         at_most=4.5,
     ),
     Bar(
+        "rebuild with the start of processes / plain SQL",
+        ["rebuild with the start of processes", "rebuild: plain SQL"],
+        lambda processes, sql: processes / sql,
+        at_most=7,
+    ),
+    Bar(
+        "rebuild with the start of processes, indexed / plain SQL, indexed",
+        ["rebuild with the start of processes, indexed", "rebuild: plain SQL, indexed"],
+        lambda processes, sql: processes / sql,
+        at_most=7,
+    ),
+    Bar(
         "snapshots on Spark / plain SQL",
         ["snapshots on Spark", "rebuild: plain SQL"],
         lambda spark, sql: spark / sql,
