@@ -24,6 +24,8 @@ QUESTIONS = {
     "plain details": "plain_details",
 }
 """Asked in turn, so that other work of the machine affects all alike."""
+REFERENCES = ("plain", "plain details")
+"""Asked after each of the others as well: they are short, and all is compared with them."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
@@ -62,7 +64,8 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 def _sum_of_medians(found: dict[str, Any], engine: str) -> float:
     """Return the seconds of a rebuild with the start of its processes."""
-    return statistics.median(found["start"]) + statistics.median(found[engine])
+    seconds: float = statistics.median(found["start"]) + statistics.median(found[engine])
+    return seconds
 
 
 def environment(workspace: Workspace) -> dict[str, str]:
@@ -80,10 +83,13 @@ def _round(process: Asked, streams: int, rounds: int, *, warm_up: bool = False) 
         process.ask("snapshots")
     found: dict[str, Any] = {name: [] for name in (*QUESTIONS, "start", "replay", "indexes")}
     for _ in range(rounds):
-        answers = {name: process.ask(question) for name, question in QUESTIONS.items()}
+        answers = {}
+        for name, question in QUESTIONS.items():
+            answers[name] = process.ask(question)
+            found[name].append(answers[name]["seconds"])
+            for reference in REFERENCES if name not in REFERENCES else ():
+                found[reference].append(process.ask(QUESTIONS[reference])["seconds"])
         _check(filled, answers)
-        for name, answer in answers.items():
-            found[name].append(answer["seconds"])
         found["start"] += [answers[name]["start"] for name in ("processes", "details in processes")]
         found["replay"].append(answers["rebuild"]["replay"])
         found["indexes"].append(answers["details in processes"]["indexes"])
