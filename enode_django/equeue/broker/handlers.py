@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
@@ -55,22 +54,15 @@ class Handlers:
         )
         known = ("committed", "paused_groups", "receipts")  # all receipts: later clients call `receipts_from`
         own = (
-            "delete_topic",
-            "delete_queue",
-            "receipts_from",
-            "topics",
-            "queue_count",
-            "queues",
-            "route",
-            "end_offsets",
-            "timelines",
-            "status",
+            *("topics", "queue_count", "queues", "route", "delete_topic", "delete_queue"),
+            *("end_offsets", "timelines", "receipts_from"),
         )
         self._plain: Mapping[str, Callable[..., Any]] = {
             **{name: getattr(state, name) for name in asked},
             **{name: getattr(state.coordinator, name) for name in known},  # the state is restored by now
             **{name: getattr(self, name) for name in own},
             "groups": state.shown_groups,
+            "status": measuring.status,
             "open_inbox": answering.open,
             "close_inbox": answering.close,
             "reply": answering.reply,
@@ -151,27 +143,6 @@ class Handlers:
         self._state.coordinator.topic(topic)
         self._trim(lambda: call.answer(None))
         return LATER
-
-    def status(self) -> Mapping[str, Any]:
-        """Return figures about the broker, for people."""
-        store = self._store
-        ring_batches, ring_bytes = store.ring_held
-        return {
-            "run": self._state.run,
-            "bytes": store.size,
-            "unflushed_bytes": store.unflushed_bytes,
-            "since_checkpoint": store.since_checkpoint,
-            "held_bytes": store.held_bytes,
-            "ring_batches": ring_batches,
-            "ring_bytes": ring_bytes,
-            **{f"{place}_reads": count for place, count in asdict(store.reader.counts).items()},
-            "free_bytes": store.space.free,
-            "uses_reserve": store.space.uses_reserve,
-            "deleted_early": store.deletion.early,
-            "damaged_batches": len(store.reader.damaged),
-            "waiting_pulls": len(self._pulling),
-            "waiting_inboxes": len(self._answering),
-        }
 
 
 def _delete_soon(files: Sequence[IndexFile]) -> None:

@@ -77,8 +77,21 @@ class Measuring:
             "loop_delay_seconds": self._delays.as_map(),
             "connections": self._connections(),
             "free_bytes": free,
-            **self._stored(),
-            **self._waiting(),
+            "stored_bytes": self._store.size,
+            "since_checkpoint_bytes": self._store.since_checkpoint,
+            "reads": asdict(self._store.reader.counts),
+            **self._stored_and_waiting(),
+        }
+
+    def status(self) -> Figures:
+        """Return figures about the broker, for people."""
+        return {
+            "run": self._state.run,
+            "bytes": self._store.size,
+            "since_checkpoint": self._store.since_checkpoint,
+            **{f"{place}_reads": count for place, count in asdict(self._store.reader.counts).items()},
+            "free_bytes": self._store.space.free,
+            **self._stored_and_waiting(),
         }
 
     def _from_disk(self, unread: Sequence[UnreadTime]) -> tuple[dict[tuple[str, int, int], int], int]:
@@ -141,20 +154,18 @@ class Measuring:
         index = self._store.queues.get(topic, queue)
         return (index.known_first, index.end) if index is not None else (0, 0)
 
-    def _stored(self) -> Figures:
+    def _stored_and_waiting(self) -> Figures:
         store = self._store
         ring_batches, ring_bytes = store.ring_held
         return {
-            "stored_bytes": store.size,
             "unflushed_bytes": store.unflushed_bytes,
-            "since_checkpoint_bytes": store.since_checkpoint,
             "held_bytes": store.held_bytes,
             "ring_batches": ring_batches,
             "ring_bytes": ring_bytes,
-            "reads": asdict(store.reader.counts),
             "uses_reserve": store.space.uses_reserve,
             "deleted_early": store.deletion.early,
             "damaged_batches": len(store.reader.damaged),
+            **self._waiting(),
         }
 
     def _connections(self) -> dict[str, int]:
