@@ -145,7 +145,6 @@ class BrokerState:
         bounds = self.bounds(topic)
         if not force:
             check_unused(topic, self.shown_groups(topic), bounds)
-        self.ensure_written()
         self._write("delete_topic", (topic,))
         return self._delete_topic(topic)
 
@@ -158,7 +157,6 @@ class BrokerState:
         """Delete a queue; returns its index files, which nobody needs any longer (see `Queues.empty`)."""
         state = self.coordinator.topic(topic, (queue,)).shown({queue: self._store.bounds(topic, queue)})[queue]
         check_deletable_queue(topic, queue, state, self.shown_groups(topic), force=force)
-        self.ensure_written()
         self._write("delete_queue", (topic, queue, state.end))
         return self._delete_queue(topic, queue, state.end)
 
@@ -210,7 +208,6 @@ class BrokerState:
 
     def _end(self, group: str, topic: str, member: str, name: str, arguments: Any) -> None:
         """Write a member's end and the new division down; then call the coordinator's method ``name``."""
-        self.ensure_written()
         before, now = self._group(group, topic), self._clock()
         queues = self.coordinator.topic(topic).given(group)
         after = left(before, member, now=now, queues=queues, allocate=self._allocate)
@@ -223,7 +220,6 @@ class BrokerState:
         now = self._clock()
         self.coordinator.check_free(group, topic, queue, owner, now=now)
         bounds = self._store.bounds(topic, queue)
-        self.ensure_written()
         arguments = group, topic, queue, owner, lease, start
         self._write("acquire", (*arguments, bounds, self.coordinator.next_epoch))
         return self.coordinator.acquire(*arguments, bounds=bounds, now=now)
@@ -231,7 +227,6 @@ class BrokerState:
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
         """Writes no record, as in `join`, unless a lease becomes longer, which must be known after a restart."""
         if longer := self.coordinator.longer(group, topic, owner, epochs, lease):
-            self.ensure_written()
             self._write("lengthen", (group, topic, longer, lease))
         return self.coordinator.renew(group, topic, owner, epochs, lease, now=self._clock())
 
@@ -282,12 +277,12 @@ class BrokerState:
 
     def _changed(self, name: str, *arguments: Any, **named: Any) -> Any:
         """Write a record of a call of the coordinator, and make the call. The caller knows that it will not raise."""
-        self.ensure_written()
         self._write(name, arguments, named)
         return getattr(self.coordinator, name)(*arguments, **named)
 
     def _write(self, name: str, arguments: Any, named: Mapping[str, Any] | None = None) -> None:
         """Write a record before its change is made: nobody may see a change that could not be written."""
+        self.ensure_written()
         self._store.append_control(msgpack.packb([name, arguments, named or {}], default=list))
 
     def _write_division(self, group: str, topic: str, before: Group, after: Group) -> None:
