@@ -58,6 +58,11 @@ class Envelope(Struct, eq=False):
         """True if the command was in its queue when the queue was taken over."""
         return self.window is not None and self.offset < self.window.backlog_end
 
+    @property
+    def is_lost(self) -> bool:
+        """True if the lease under which the command was pulled is over."""
+        return self.window is not None and self.window.closed
+
 
 class DecisionKind(Enum):
     STREAM = "stream"
@@ -99,9 +104,7 @@ class Decision(Struct, eq=False):
 
     @property
     def is_lost(self) -> bool:
-        """True if the lease under which the command was pulled is over."""
-        window = self.envelope.window if self.envelope is not None else None
-        return window is not None and window.closed
+        return self.envelope is not None and self.envelope.is_lost
 
 
 class Finished(NamedTuple):

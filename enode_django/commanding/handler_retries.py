@@ -181,12 +181,8 @@ class PostponedCommands:
     def _still_ours(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
         ours = []
         for envelope in envelopes:
-            if _is_lost(envelope):
+            if envelope.is_lost:
                 self.decide(envelope)
             else:
                 ours.append(envelope)
         return ours
-
-
-def _is_lost(envelope: Envelope) -> bool:
-    return envelope.window is not None and envelope.window.closed

@@ -92,7 +92,7 @@ class EventPublisher:
 
     def _publish(self, finished: Sequence[Finished]) -> None:
         stored = [one for one in finished if one.record is not None]
-        self._answer([(one.envelope.reply_to, _stored_answer(one)) for one in stored if one.envelope.reply_to])
+        self._answer(stored)
         self._send_streams(list(map(_stream_of, stored)))
         self._send_commands([one.record for one in stored if one.record and may_have_sent(one.record.events)])
         unstored = [one for one in finished if one.record is None and one.envelope.reply_to]
@@ -110,13 +110,9 @@ class EventPublisher:
         for one in self._waiting:
             if _is_past(one):
                 due.append(one)
-            elif not _is_lost(one):
+            elif not one.envelope.is_lost:
                 waiting.append(one)
-        self._answer(
-            (one.envelope.reply_to, encode_result(one.result))
-            for one in due
-            if one.result is not None and one.envelope.reply_to
-        )
+        self._answer(due)
         _announce(due)
         self._waiting = waiting  # last, because the shutdown reads it
 
@@ -180,9 +176,11 @@ class EventPublisher:
             self._is_leaving_events = True
         return self._is_leaving_events
 
-    def _answer(self, answers: Iterable[tuple[str, bytes]]) -> None:
-        replies = ((answer_address(reply_to), body) for reply_to, body in answers)
-        for some in portions(replies, _size_of_reply):
+    def _answer(self, finished: Iterable[Finished]) -> None:
+        """Answer the commands whose senders wait."""
+        waiting = (one for one in finished if one.envelope.reply_to and (one.record or one.result))
+        replies = ((answer_address(one.envelope.reply_to), encode_result(answer_of(one))) for one in waiting)
+        for some in portions(replies, lambda reply: len(reply[1])):
             self._persist(partial(deliver, self._transport, list(some)))
 
     @staticmethod
@@ -218,14 +216,6 @@ def _size(one: Finished) -> int:
     """Return about how many bytes an outcome takes in the queue, before it is encoded."""
     record = one.record
     return len(record.events) + len(record.metadata) if record is not None else len(one.envelope.body or b"")
-
-
-def _size_of_reply(reply: tuple[str, bytes]) -> int:
-    return len(reply[1])
-
-
-def _stored_answer(one: Finished) -> bytes:
-    return encode_result(answer_of(one))
 
 
 def answer_of(one: Finished) -> CommandResult:
@@ -272,8 +262,3 @@ def _metadata_of(one: Finished) -> Metadata:
 def _is_past(one: Finished) -> bool:
     window = one.envelope.window
     return window is None or window.committed > one.envelope.offset
-
-
-def _is_lost(one: Finished) -> bool:
-    window = one.envelope.window
-    return window is not None and window.closed
