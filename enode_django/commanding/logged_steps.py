@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from enode_django.bus.results import CommandResult
 from enode_django.commanding.cache import Slot
@@ -58,39 +58,23 @@ def _log_of(part: str, envelope: Envelope, *, version: int | None, outcome: str,
 
 
 def _handled(entry: Decision) -> str:
-    if entry.kind is DecisionKind.STREAM and entry.record is not None:
-        return _events_of(entry.record)
-    if entry.kind is DecisionKind.REFUSAL and entry.record is not None:
-        return _stored(entry.record)
+    if entry.kind in (DecisionKind.STREAM, DecisionKind.REFUSAL) and entry.record is not None:
+        return _stored(entry.record, names_events=True)
     if entry.kind is DecisionKind.REPEAT:
         return "repeated: its outcome should be stored"
     if entry.kind is DecisionKind.POSTPONED:
-        return (
-            f"postponed: {_error_of(entry.result)}"
-            if entry.result is not None
-            else "postponed: it waits behind another"
-        )
+        return f"postponed: {_error_of(entry.result) if entry.result is not None else 'it waits behind another'}"
     return _decided(entry.result)
 
 
-def _stored(record: StreamRecord) -> str:
+def _stored(record: StreamRecord, *, names_events: bool = False) -> str:
     try:
         stored = read_stored(record.events)
     except MessageError as error:
         return f"failed: {error}"
-    return f"refused: {stored.type_name}" if isinstance(stored, StoredRefusal) else "stored"
-
-
-def _events_of(record: StreamRecord) -> str:
-    try:
-        stored = read_stored(record.events)
-    except MessageError as error:
-        return f"failed: {error}"
-    return "refused" if isinstance(stored, StoredRefusal) else _joined(event.type_name for event in stored.events)
-
-
-def _joined(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
+    if isinstance(stored, StoredRefusal):
+        return f"refused: {stored.type_name}"
+    return ", ".join(dict.fromkeys(event.type_name for event in stored.events)) if names_events else "stored"
 
 
 def _decided(result: CommandResult | None) -> str:
