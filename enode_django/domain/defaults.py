@@ -13,30 +13,25 @@ MISSING: Any = dataclasses.MISSING
 Make = Callable[[], Any]
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Factory:
     """A default that is made for each instance."""
 
-    __slots__ = ("make",)
-
-    def __init__(self, make: Make) -> None:
-        self.make = make
+    make: Make
 
     def __call__(self) -> Any:
         return self.make()
 
 
-@dataclasses.dataclass(init=False)
+@dataclasses.dataclass
 class _Copied:
     """Copies a mutable default. Two are equal if their values are equal."""
 
     value: Any
-
-    def __init__(self, value: Any, copy: Convert) -> None:
-        self.value = value
-        self._copy = copy
+    copy: Convert = dataclasses.field(compare=False, repr=False)
 
     def __call__(self) -> Any:
-        return self._copy(self.value)
+        return self.copy(self.value)
 
 
 def made_anew(default: Any, copy: Convert | None) -> Factory | None:

@@ -266,13 +266,10 @@ def current_fields(refusal: StoredRefusal) -> dict[str, Any]:
         return refusal.fields
 
 
-_EMPTY_BYTES = b""
-
-
 def encode_metadata(metadata: Metadata) -> bytes:
     """Raises `InvalidField`, which names the key, for a value that cannot be stored."""
     if metadata is EMPTY or metadata == EMPTY:
-        return _EMPTY_BYTES
+        return b""
     fields = metadata.as_map()
     try:
         return pack(fields)
