@@ -72,6 +72,8 @@ def refusal_of(
 ) -> StreamRecord:
     """Return the row of a durable refusal. Raises the errors of `stream_of`, and those of the code of the refusal's
     class."""
+    events = encode_refusal(refusal)
+    _check_size(_EVENTS, len(events) + len(envelope.metadata), max_bytes)
     return StreamRecord(
         envelope.aggregate_root_id,
         None,
@@ -79,7 +81,7 @@ def refusal_of(
         types.name_of(type(aggregate)) if aggregate is not None else "",
         envelope.type_name,
         datetime.now(UTC),
-        _checked(encode_refusal(refusal), envelope, max_bytes),
+        events,
         envelope.metadata,
     )
 
@@ -139,11 +141,6 @@ def refused_for_now(envelope: Envelope, refusal: DomainException, max_bytes: int
 
 
 _EVENTS = "events, the commands sent with them and the metadata"
-
-
-def _checked(events: bytes, envelope: Envelope, max_bytes: int) -> bytes:
-    _check_size(_EVENTS, len(events) + len(envelope.metadata), max_bytes)
-    return events
 
 
 def _check_size(what: str, size: int, max_bytes: int) -> None:
