@@ -20,8 +20,7 @@ from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.topic_scripts import COUNT, DIVIDE, MEMBERS, PAUSE, RETIRE
 from enode_django.equeue.redis.topics import RedisTopics
-from enode_django.equeue.refusals import unknown_topic
-from enode_django.exceptions import QueueError
+from enode_django.equeue.refusals import unknown_group, unknown_topic
 
 
 class RedisGroups:
@@ -99,9 +98,7 @@ class RedisGroups:
         self._topics.read(topic)
         keys = (self._keys.topic(topic), self._keys.groups(topic))
         if not self._connection.run(PAUSE, keys, (group, "1" if paused else "0"), confirmed=True):
-            raise QueueError(
-                f"topic {topic!r} has no group {group!r}; manage.py enode queue groups shows those that it has"
-            )
+            raise unknown_group(topic, group, self.show(topic))
 
     def paused(self, topic: str) -> list[str]:
         self._topics.read(topic)
