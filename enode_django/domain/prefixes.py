@@ -34,8 +34,8 @@ def _others(cls: Any) -> set[str]:
     return found - {cls.id_prefix}
 
 
-def check_prefixed(cls: Any, id: object) -> str:
-    """Return ``id`` if it is a valid id of this class. Raises `InvalidId`, also if the class's prefix is missing."""
+def check_prefixed(cls: Any, id: object) -> None:
+    """Raise `InvalidId` unless this is a valid id of the class, with its prefix."""
     checked = check_id(id, "aggregate root id")
     prefix = cls.id_prefix
     if prefix and not (checked.startswith(prefix) and len(checked) > len(prefix)):
@@ -43,7 +43,6 @@ def check_prefixed(cls: Any, id: object) -> str:
             f"{shown(checked)} cannot be the id of a {cls.__qualname__}: such ids begin with {prefix!r}; "
             f"write {cls.__qualname__}.id_prefix + {shown(checked.removeprefix(prefix))}"
         )
-    return checked
 
 
 def with_prefix(cls: Any, id: str) -> str:
