@@ -31,9 +31,9 @@ from enode_django.exceptions import (
     missing_extra,
 )
 from enode_django.ids import id_of_key, new_id
-from enode_django.serialization.json_scalars import ID, bounded_type
+from enode_django.serialization.json_scalars import ID, Errors, JsonType, bounded_type
 from enode_django.serialization.json_text import json_value
-from enode_django.serialization.json_values import Errors, JsonType, json_type
+from enode_django.serialization.json_values import json_type
 from enode_django.web.failures import BROKEN, CHANGED, NOT_FOUND, Failure, place_of, status_of, text_of, texts_of
 from enode_django.web.form_fields import AGGREGATE, Declaration, chosen
 

@@ -40,7 +40,6 @@ from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path
 from enode_django.serialization.json_scalars import (
     ID,
-    LARGEST_EXPONENT,
     SCALARS,
     Errors,
     JsonType,
@@ -50,16 +49,6 @@ from enode_django.serialization.json_scalars import (
     literal_type,
     wanted_error,
 )
-
-__all__ = [
-    "LARGEST_EXPONENT",
-    "Errors",
-    "JsonFields",
-    "JsonType",
-    "command_from_json",
-    "json_fields",
-    "json_type",
-]
 
 
 @cache

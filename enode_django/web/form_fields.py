@@ -27,8 +27,9 @@ from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import DefinitionError, InvalidField, shown
+from enode_django.serialization.json_scalars import LARGEST_EXPONENT, Errors
 from enode_django.serialization.json_text import json_value
-from enode_django.serialization.json_values import LARGEST_EXPONENT, Errors, json_type
+from enode_django.serialization.json_values import json_type
 from enode_django.serialization.plain import MOST_BITS, MOST_DIGITS
 from enode_django.web.failures import texts_of
 

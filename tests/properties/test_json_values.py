@@ -17,14 +17,9 @@ from enode_django.domain.declarations import plain_of
 from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
 from enode_django.exceptions import InvalidFields
-from enode_django.serialization.json_scalars import MOST_ERRORS
+from enode_django.serialization.json_scalars import MOST_ERRORS, Errors
 from enode_django.serialization.json_text import json_text, json_value
-from enode_django.serialization.json_values import (
-    Errors,
-    command_from_json,
-    json_fields,
-    json_type,
-)
+from enode_django.serialization.json_values import command_from_json, json_fields, json_type
 from tests.properties.test_codec import FIELDS, Colour, Everything, Level, Line, typed, typed_values
 
 anything = st.recursive(
