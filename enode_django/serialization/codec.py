@@ -35,21 +35,9 @@ from enode_django.domain.refusals import DomainException, restored_refusal
 from enode_django.domain.scalars import TooLong
 from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, shown
 from enode_django.ids import MAX_ID_LENGTH, check_id
-from enode_django.serialization.plain import (
-    command_unpacker,
-    pack,
-    unpack,
-    unpack_command,
-    unpacker,
-)
+from enode_django.serialization.plain import command_unpacker, pack, unpack, unpack_command, unpacker
 from enode_django.serialization.registry import types
-from enode_django.serialization.sent_commands import (
-    SentCommand,
-    looks_sent,
-    may_have_sent,
-    result_and_sent,
-    with_sent,
-)
+from enode_django.serialization.sent_commands import SentCommand, looks_sent, may_have_sent, result_and_sent, with_sent
 from enode_django.serialization.simple_streams import NOT_SIMPLE, pack_simple_stream
 from enode_django.serialization.unpacking import CANNOT_HARM
 from enode_django.serialization.upcasting import upcasters
