@@ -155,7 +155,7 @@ class Intake:
         if self._remembered.are_any:
             receipt = self._remembered.find(one.window, (one.wire.id, one.wire.aggregate_root_id))
             if receipt is not None:
-                envelope = self._envelope(one, None, body=one.body)
+                envelope = self._envelope(one, None)
                 result = conflict_with_content(envelope, receipt.content) or receipt.answer
                 received.finished.append(Finished(envelope, None, result))
                 return
@@ -175,10 +175,10 @@ class Intake:
             except EnodeError as invalid:
                 error = invalid
             else:
-                received.commands.append(self._envelope(one, command, body=one.body, suspect=deaths > 0))
+                received.commands.append(self._envelope(one, command, suspect=deaths > 0))
                 return
         logger.error("%s: %s", _place(one.window, one.offset), error, extra=_extra(one.wire))
-        received.commands.append(self._envelope(one, None, failed=error, body=one.body))
+        received.commands.append(self._envelope(one, None, failed=error))
 
     def _delay(self, one: _Pulled, error: UnknownMessageType, attempts: int) -> None:
         delay = self._delays[attempts]
@@ -188,14 +188,9 @@ class Intake:
         delayed.attempts = attempts + 1
 
     def _envelope(
-        self,
-        one: _Pulled,
-        command: Command | None,
-        failed: EnodeError | None = None,
-        body: bytes | None = None,
-        suspect: bool = False,
+        self, one: _Pulled, command: Command | None, failed: EnodeError | None = None, suspect: bool = False
     ) -> Envelope:
-        window, offset, _, wire = one
+        window, offset, body, wire = one
         aggregate_root_id, reply_to = wire.aggregate_root_id, wire.reply_to
         command_mailbox, event_mailbox = self._router.mailboxes(aggregate_root_id)
         handler = crash_handler_in(reply_to) if reply_to else ""
