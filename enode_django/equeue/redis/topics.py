@@ -158,11 +158,9 @@ class RedisTopics:
                 return {}
             return {"unproduced": ",".join(map(str, sorted(known.turned(queue))))}
 
-        self.check(topic, (queue,))
         self._change(topic, changed, unordered)
 
     def show_to_consumers(self, topic: str, queue: int, shown: bool) -> None:
-        self.check(topic, (queue,))
         self._connection.run(
             topic_scripts.HIDE, (self._keys.topic(topic),), (queue, "0" if shown else "1"), confirmed=True
         )
