@@ -74,7 +74,7 @@ class QueueConsumer:
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self._transport = transport
-        self.group = self._group = group
+        self.group = group
         self._topic = topic
         self._owner = owner
         self._lease = lease
@@ -111,12 +111,12 @@ class QueueConsumer:
         repeatedly, several times per lease."""
         if self._has_left:
             return
-        membership = self._transport.join(self._group, self._topic, self._owner, self._lease)
+        membership = self._transport.join(self.group, self._topic, self._owner, self._lease)
         with self._joining:
             if not self._has_left:
                 self.assign(membership.queues)
                 return
-        self._transport.leave(self._group, self._topic, self._owner)  # `leave` was called meanwhile
+        self._transport.leave(self.group, self._topic, self._owner)  # `leave` was called meanwhile
 
     def leave(self) -> None:
         """Own nothing from now on, and leave the group. Other members get the queues once they are released."""
@@ -124,7 +124,7 @@ class QueueConsumer:
             self.assign(())
             self._has_left = True  # last: a thread that sees it owns nothing more
         self.wake()
-        self._transport.leave(self._group, self._topic, self._owner)
+        self._transport.leave(self.group, self._topic, self._owner)
 
     def wake(self) -> None:
         """Make the pulling thread return from its pull; without a pull, the next one does not wait."""
@@ -188,7 +188,7 @@ class QueueConsumer:
             self._next_try = self._clock() + RETRY_UNAVAILABLE  # owned queues are pulled or released meanwhile
         if acquired:
             queues = ", ".join(str(one.window.queue) for one in acquired)
-            logger.info("acquired %s/%s for %s", self._topic, queues, self._group)
+            logger.info("acquired %s/%s for %s", self._topic, queues, self.group)
         return acquired
 
     def _acquire_all(self, missing: Collection[int]) -> tuple[list[Acquired], TransportUnavailable | None]:
@@ -209,7 +209,7 @@ class QueueConsumer:
         started = self._clock()
         try:
             start = self._start if isinstance(self._start, Start) else self._start(queue)
-            lease = self._transport.acquire(self._group, self._topic, queue, self._owner, self._lease, start=start)
+            lease = self._transport.acquire(self.group, self._topic, queue, self._owner, self._lease, start=start)
         except QueueHeld as held:
             self._warn(queue, held)
             return None
@@ -226,7 +226,7 @@ class QueueConsumer:
         self._warned.pop(queue, None)
         logger.debug(
             "%s/%d is ours for %s from offset %d on, epoch %d",
-            *(self._topic, queue, self._group, lease.committed, lease.epoch),
+            *(self._topic, queue, self.group, lease.committed, lease.epoch),
         )
         return Acquired(window, lease.previous_owner, lease.deaths)
 
@@ -288,7 +288,7 @@ class QueueConsumer:
         epochs = {queue: window.epoch for queue, window in open_windows.items()}
         with self._losing_gone(epochs):
             try:
-                lost = self._transport.renew(self._group, self._topic, self._owner, epochs, self._lease)
+                lost = self._transport.renew(self.group, self._topic, self._owner, epochs, self._lease)
             except PartlyUnavailable as some:
                 self._renewed(open_windows, some.answers, started)
                 raise
@@ -311,7 +311,7 @@ class QueueConsumer:
             windows = {window.queue: window for window in moved}
             with self._losing_gone(commits):
                 try:
-                    refused = self._transport.commit(self._group, self._topic, commits)
+                    refused = self._transport.commit(self.group, self._topic, commits)
                 except PartlyUnavailable as some:
                     self._committed(windows, commits, some.answers)
                     raise
@@ -335,7 +335,7 @@ class QueueConsumer:
         """Return the receipts of the queue's messages from before this lease, the oldest first."""
         found: Sequence[bytes] = ()
         with self._losing_gone({window.queue}):
-            found = self._transport.receipts(self._group, self._topic, window.queue)
+            found = self._transport.receipts(self.group, self._topic, window.queue)
         return found
 
     def route_version(self) -> int:
@@ -347,7 +347,7 @@ class QueueConsumer:
     def receipts_of_all(self) -> list[bytes]:
         """Return the receipts of every queue of the topic, including hidden ones."""
         queues = range(self._transport.queue_count(self._topic))
-        return [body for queue in queues for body in self._transport.receipts(self._group, self._topic, queue)]
+        return [body for queue in queues for body in self._transport.receipts(self.group, self._topic, queue)]
 
     def _lose(self, window: OffsetWindow) -> None:
         if not window.closed:
@@ -409,7 +409,7 @@ class QueueConsumer:
         released: Collection[int] = epochs
         with self._losing_gone(epochs):
             try:
-                self._transport.release(self._group, self._topic, self._owner, epochs)
+                self._transport.release(self.group, self._topic, self._owner, epochs)
             except PartlyUnavailable as some:
                 released = some.answers
             for window in windows:
@@ -430,7 +430,7 @@ class QueueConsumer:
         epochs = {window.queue: window.epoch for window in windows}
         try:
             with self._losing_gone(epochs):
-                self._transport.release(self._group, self._topic, self._owner, epochs)
+                self._transport.release(self.group, self._topic, self._owner, epochs)
         except PartlyUnavailable as error:
             failures.append(error)
         self._windows.clear()
