@@ -62,15 +62,13 @@ def call({parameters}):
 
 def compiled_check(fields: Sequence[Converted], slowly: Check) -> Check:
     """Return a function that replaces values by their normal forms in place, or calls ``slowly`` if one is refused."""
-    compiled: Check = _compiled("values", _CHECK, fields, {"slowly": slowly})
-    return compiled
+    return _compiled("values", _CHECK, fields, {"slowly": slowly})
 
 
 def compiled_decode(fields: Sequence[Converted], default: Callable[[str], Any], slowly: Decode) -> Decode:
     """Return a function that decodes ``plain`` into ``values``, or calls ``slowly`` if a value is refused. ``default``
     returns the value of a missing field."""
-    compiled: Decode = _compiled("values, plain", _DECODE, fields, {"slowly": slowly, "default": default})
-    return compiled
+    return _compiled("values, plain", _DECODE, fields, {"slowly": slowly, "default": default})
 
 
 def compiled_maker(
@@ -86,11 +84,10 @@ def compiled_maker(
         stores_given=stores_given,
     )
     names = {"slowly": slowly, "default": default, "owner": owner, "new": object.__new__}
-    make: Callable[..., Any] = _executed(text, fields, names)
-    return make
+    return _executed(text, fields, names)
 
 
-def _compiled(parameters: str, step: str, fields: Sequence[Converted], names: dict[str, Any]) -> Any:
+def _compiled(parameters: str, step: str, fields: Sequence[Converted], names: dict[str, Any]) -> Callable[..., Any]:
     text = _FUNCTION.format(parameters=parameters, steps=_steps(step, fields), stores=_stores(fields))
     return _executed(text, fields, names)
 
@@ -103,12 +100,13 @@ def _stores(fields: Sequence[Converted]) -> str:
     return "; ".join(f"values[{one.name!r}] = v{n}" for n, one in enumerate(fields)) or "pass"
 
 
-def _executed(text: str, fields: Sequence[Converted], names: dict[str, Any]) -> Any:
+def _executed(text: str, fields: Sequence[Converted], names: dict[str, Any]) -> Callable[..., Any]:
     known = {"InvalidField": InvalidField, "Decimal": Decimal, **names}
     for n, one in enumerate(fields):
         known |= {f"exact{n}": one.exact, f"convert{n}": one.convert}
     exec(text, known)  # noqa: S102  (names are quoted)
-    return known["call"]
+    call: Callable[..., Any] = known["call"]
+    return call
 
 
 def _needs(n: int, field: Converted) -> str:
