@@ -101,13 +101,19 @@ class QueueUnreachable(APIException):
     wait = RETRY_AFTER
 
 
-def etag_of(version: int) -> str:
+def etag_of(version: int | None) -> str:
     """Return the ETag of an aggregate at this version.
+
+    Raises `ValueError` for None, the version of a `CommandResult` that was refused or failed.
 
     For example::
 
         assert etag_of(3) == '"3"'
     """
+    if version is None:
+        raise ValueError(
+            "a command that was refused or failed has no version, and so no ETag; call raise_for_status() of its result"
+        )
     return f'"{version}"'
 
 

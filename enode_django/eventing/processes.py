@@ -75,6 +75,8 @@ def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[
         key_of_message = mark.key or type(manager)._enode_key
         key = message.aggregate_root_id if key_of_message is None else key_of_message(message)
         if key is None:
+            if isinstance(message, CommandCrashed):
+                _log_crash(manager, message, "its key is None; take the key from crash.command")
             continue
         try:
             key = check_id(key, "key of a process")
@@ -85,6 +87,14 @@ def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[
             ) from error
         steps += (Step(key, message, handler, mark) for handler in handlers)
     return steps
+
+
+def _log_crash(manager: ProcessManager, crash: CommandCrashed, why: str) -> None:
+    """Log that a crash is passed over: it is no dead letter, so nobody else is told of it."""
+    name, id = manager.name, crash.aggregate_root_id
+    told = "%s passes over the crash of %s %r on %r: %s: %s; %s"
+    what = (crash.command_type, crash.command_id, id, crash.error_type, crash.message)
+    logger.error(told, name, *what, why, extra={"subscriber": name, "aggregate_root_id": id})
 
 
 def _mark(manager: ProcessManager, message: DomainEvent | DomainException) -> HandlerMark:
@@ -145,13 +155,10 @@ class Processes:
             raise
 
     def _log_late(self, key: str, message: DomainEvent | DomainException) -> None:
-        name, id = self._manager.name, message.aggregate_root_id
-        if isinstance(message, CommandCrashed):  # nobody else is told of it
-            told = "%s passes over the crash of %s %r on %r: %s: %s; the process %r has ended; see what is missing"
-            what = (message.command_type, message.command_id, id, message.error_type, message.message)
-            logger.error(told, name, *what, key, extra={"subscriber": name, "aggregate_root_id": id})
+        if isinstance(message, CommandCrashed):
+            _log_crash(self._manager, message, f"the process {key!r} has ended; see what is missing")
         else:
-            logger.debug("%s passes %s over: the process %s has ended", name, message.id, key)
+            logger.debug("%s passes %s over: the process %s has ended", self._manager.name, message.id, key)
 
     def _handled(self, process: Process, step: Step, turn: _Turn) -> Process:
         message, when = step.message, step.mark.when

@@ -111,7 +111,7 @@ class Difference(NamedTuple):
         changes = [
             f"{name}: {one} {_value(self.one, name)}, {other} {_value(self.other, name)}"
             for name in sorted(self.one.keys() | self.other.keys())
-            if _value(self.one, name) != _value(self.other, name)
+            if name not in self.one or name not in self.other or self.one[name] != self.other[name]
         ]
         return f"{self.table}{whose}: {'; '.join(changes)}"
 
@@ -197,7 +197,7 @@ def compare(
                 undecided.append(model._meta.db_table)
                 continue
             rows += count
-            examples += _paired(model._meta.db_table, [json.loads(text) for text in texts])
+            examples += _paired(model._meta.db_table, [_exactly(text) for text in texts])
     return Comparison(compared, apart, rows, examples[:EXAMPLES], undecided)
 
 
@@ -287,6 +287,11 @@ def check_volatile(target: Target) -> None:
     for name in target.subscriber.volatile:
         if name not in known:
             raise RebuildError(f"{target.name} calls {name!r} volatile, but none of its models has such a field")
+
+
+def _exactly(text: str) -> Any:
+    """Return the value of JSON with fractions as texts: a float has fewer digits than a `Decimal` of a row."""
+    return json.loads(text, parse_float=str)
 
 
 def _paired(table: str, found: Sequence[Sequence[Any]]) -> Iterator[Difference]:

@@ -19,6 +19,7 @@ from django.db import connections
 from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints, event_types
+from enode_django.eventing.base_projections import RowProjection
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.parking import parked_among
 from enode_django.eventing.pending import PendingAggregate
@@ -159,12 +160,17 @@ class Replayer:
             if isinstance(cause, ReachesOutside) or sqlstate(cause) in _UNDEFINED:
                 what = str(cause).partition("\n")[0]
                 return RebuildError(
-                    f"{self.shadow.subscriber} needs what it does not declare: {what}; list in its models all that "
-                    "its handlers read or write"
+                    f"{self.shadow.subscriber} needs what it does not declare: {what}; {self._advice()}"
                 )
         if isinstance(error, DATABASE_ERRORS) and is_transient(error):
             return SubscriberUnavailable(f"{self.shadow.subscriber} cannot be rebuilt now: {error}")
         return None
+
+    def _advice(self) -> str:
+        models = "models all that its handlers read or write"
+        if isinstance(self.subscription.subscriber, RowProjection):
+            return f"it keeps its own rows alone; make it a Projection that lists in {models}"
+        return f"list in its {models}"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -134,7 +134,11 @@ class ProcessScenario:
             self._versions[self._id] += 1
 
     def _told(self) -> str:
-        return f"; the state is {self.state!r}" if has_state(self._manager) else ""
+        if not has_state(self._manager):
+            return ""
+        if self._last is None:
+            return "; it concerns no process: nothing handles it, or its key is None"
+        return f"; the state is {self.state!r}"
 
     def _check_begun(self) -> None:
         if not self._has_begun:

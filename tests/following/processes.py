@@ -115,7 +115,7 @@ class Sales(ProcessManager):
         behaviour.handle(refusal)
         yield Remind(f"customer-{refusal.order}", why=f"{sale.paid} of {sale.price}")
 
-    @handles_crash(Ship, key=lambda crash: crash.command.aggregate_root_id.removeprefix("parcel-"))
+    @handles_crash(Ship, key=lambda crash: crash.command.aggregate_root_id.removeprefix("parcel-") or None)
     def not_shipped(self, sale: Sale, crash: CommandCrashed) -> Iterator[Command]:
         yield Remind("clerk", why=f"{crash.error_type} after {sale.paid}")
 

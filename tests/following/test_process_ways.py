@@ -71,6 +71,15 @@ def test_a_scenario_delivers_the_crash_of_a_command() -> None:
         sale.when_crashed(Remind("clerk", why="late"), KeyError("paper"))
 
 
+def test_a_scenario_says_that_a_crash_has_no_key() -> None:
+    sale = given(Sales, "o1", Placed(price=9)).when_crashed(Ship("parcel-", paid=1), KeyError("truck"))
+    told = r"Remind.*, got \[\]; it concerns no process: nothing handles it, or its key is None"
+    with pytest.raises(AssertionError, match=told):
+        sale.then(Remind("clerk", why="KeyError after 0"))
+    with pytest.raises(AssertionError, match="expected the process to have ended; it concerns no process"):
+        sale.then_ended()
+
+
 def test_a_scenario_names_what_it_has_got_instead() -> None:
     auction = given(Auctions, "lot", LotOpened())
     with pytest.raises(AssertionError, match=r"expected the state None, got Auction\(highest=0"):

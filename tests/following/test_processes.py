@@ -246,6 +246,19 @@ def test_a_crash_after_the_end_is_an_error_in_the_log(harness: Harness, caplog: 
     assert harness.sent == []
 
 
+def test_a_crash_without_a_key_is_an_error_in_the_log(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    """As from a function that looks for a field of events. Without this line the process would wait in silence."""
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "o1", Placed(price=1)))
+    crash = CommandCrashed.of(Ship("parcel-", paid=1), KeyError("truck"), sender="processes.sales")
+    harness.deliver(going, [harness.refused("parcel-", crash, kind="processes.Order")])
+    (error,) = [one.message for one in caplog.records if one.levelname == "ERROR"]
+    assert "processes.sales passes over the crash of processes.Ship" in error
+    assert "its key is None; take the key from crash.command" in error
+    assert harness.sent == []
+    assert not harness.window.unfinished
+
+
 def test_an_end_may_come_before_the_beginning(harness: Harness) -> None:
     """Here the subscriber has skipped the beginning at first, as when its aggregate was parked."""
     going = subscription(harness)

@@ -43,6 +43,16 @@ def test_surrogate_keys_and_foreign_keys_to_them_and_volatile_fields_are_left_ou
     assert (comparison.compared, comparison.apart) == (4, 0)
 
 
+def test_values_that_differ_behind_what_is_shown_are_named(followed: Harness, effects: Effects) -> None:
+    def write(text: str) -> None:
+        PostingLine.objects.filter(account="a", posting__amount=10).update(text="long " * 100 + text)
+
+    write("in use")
+    effects.posting = lambda event: write("rebuilt")
+    (told,) = describe(rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison)
+    assert told.startswith("rebuilding_postingline of a: text: rebuilt 'long long ")
+
+
 def test_a_changed_a_missing_and_a_further_row_are_told_apart(followed: Harness) -> None:
     PostingLine.objects.filter(account="a", posting__amount=10).update(text="changed")
     Balance.objects.filter(pk="b").update(total=-1, count=7)

@@ -13,6 +13,7 @@ from enode_django import DomainEvent
 from enode_django.eventing import checkpoints, event_types, parking, unparking
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.projections import Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.positions import BEGINNING
@@ -92,8 +93,13 @@ def test_a_handler_that_needs_an_undeclared_table_is_refused_and_nothing_in_use_
     before = (postings(), balances())
     let_handlers(effects, reach)
     began = time.monotonic()
-    with pytest.raises(RebuildError, match=f'^{cls.name} needs what it does not declare: .*"rebuilding_undeclared"'):
+    what = f'^{cls.name} needs what it does not declare: .*"rebuilding_undeclared"'
+    with pytest.raises(RebuildError, match=what) as refused:
         rebuild(cls.name, InProcess(), nothing, accept_differences=True)
+    advice = (
+        "list in its models all" if issubclass(cls, Projection) else "keeps its own rows alone; make it a Projection"
+    )
+    assert advice in str(refused.value)
     assert time.monotonic() - began < 60, "it is not waited for"
     assert Undeclared.objects.count() == 0
     assert (postings(), balances()) == before

@@ -16,6 +16,7 @@ from enode_django import (
     try_command,
 )
 from enode_django.exceptions import CommandFailed
+from enode_django.serializers import etag_of
 
 
 class Withdraw(Command[Decimal]):
@@ -57,3 +58,7 @@ plain: CommandResult = execute_command(Withdraw("ada", amount=Decimal(30)))
 text: str = execute_command(Withdraw("ada", amount=Decimal(30))).value  # error
 other: CommandResult[str] = try_command(Withdraw("ada", amount=Decimal(30)))  # error
 execute_command("ada")  # error
+
+
+def etag(command: Withdraw) -> str:
+    return etag_of(execute_command(command).version)

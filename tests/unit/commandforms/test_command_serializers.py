@@ -28,6 +28,7 @@ from enode_django.serializers import (
     PreconditionRequired,
     QueueUnreachable,
     error_of,
+    etag_of,
     expected_version_of,
 )
 from enode_django.testing import inline
@@ -234,6 +235,12 @@ def test_what_keeps_a_command_from_being_answered(raised: Exception, answered: t
     with use_bus(Failing(raised)), pytest.raises(answered) as caught:
         valid(Takes, {"coins": 1}).save(aggregate_root_id="jar")
     assert caught.value.status_code == status
+
+
+def test_a_result_without_a_version_has_no_etag() -> None:
+    assert etag_of(3) == '"3"'
+    with pytest.raises(ValueError, match="refused or failed has no version, and so no ETag; call raise_for_status"):
+        etag_of(None)
 
 
 @pytest.mark.parametrize(("header", "version"), [(None, None), ("*", None), ('"0"', 0), (' "12" ', 12)])
