@@ -40,7 +40,7 @@ def check_prefixed(cls: Any, id: object) -> None:
     prefix = cls.id_prefix
     if prefix and not (checked.startswith(prefix) and len(checked) > len(prefix)):
         raise InvalidId(
-            f"{shown(checked)} cannot be the id of a {cls.__qualname__}: such ids begin with {prefix!r}; "
+            f"{shown(checked)} cannot be an id of {cls.__qualname__}: such ids begin with {prefix!r}; "
             f"write {cls.__qualname__}.id_prefix + {shown(checked.removeprefix(prefix))}"
         )
 

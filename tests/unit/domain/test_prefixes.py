@@ -58,14 +58,14 @@ def look(command: Look, context: CommandContext) -> None:
     context.set_result(context.find(Vault, command.other or None) is not None)
 
 
-LACKS = r"'ada' cannot be the id of a Vault: such ids begin with 'vault-'; write Vault\.id_prefix \+ 'ada'"
+LACKS = r"'ada' cannot be an id of Vault: such ids begin with 'vault-'; write Vault\.id_prefix \+ 'ada'"
 
 
 def test_an_aggregate_without_the_prefix_cannot_be_made() -> None:
     assert Vault("vault-ada").id == "vault-ada"
     with pytest.raises(InvalidId, match=LACKS):
         Vault("ada")
-    with pytest.raises(InvalidId, match="'vault-' cannot be the id"):
+    with pytest.raises(InvalidId, match="'vault-' cannot be an id"):
         Vault("vault-")
 
 
@@ -99,7 +99,7 @@ def test_looking_for_what_cannot_be_there_is_an_error_that_shows_the_prefix(id: 
     if id == "ada":
         with pytest.raises(InvalidId, match=LACKS):
             context.find(Vault, id)
-        with pytest.raises(InvalidId, match="'other' cannot be the id"):
+        with pytest.raises(InvalidId, match="'other' cannot be an id"):
             context.get(Vault)
     else:
         assert context.find(Vault, id) is None
