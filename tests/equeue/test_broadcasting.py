@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -20,7 +21,7 @@ from enode_django.equeue.transport import DeletesTopics, Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.equeue.brokers import RunningBroker
-from tests.equeue.consuming import Handled, consuming, eventually, texts
+from tests.equeue.consuming import Handled, WidensBeforeItIsAsked, consuming, eventually, texts
 
 ROOT = Path(__file__).parents[2]
 ALL = {"mode": Mode.BROADCASTING}
@@ -331,6 +332,18 @@ def test_consumer_goes_on_with_the_queues_that_are_left_of_a_topic_made_again(
     orders.send("orders", {1: texts("d")})
     broadcast.beat()
     assert broadcast.handle() + broadcast.handle() == ["d"]
+    broadcast.stop()
+
+
+def test_consumer_goes_on_with_the_queues_that_come_back_before_it_looks(orders: Transport, tmp_path: Path) -> None:
+    assert isinstance(orders, DeletesTopics)
+    broadcast = Broadcast(cast(Transport, WidensBeforeItIsAsked(orders)), tmp_path)
+    orders.delete_topic("orders", force=True)
+    orders.create_topic("orders", 1)
+    broadcast.handle()
+    orders.send("orders", {0: texts("a"), 1: texts("b")})
+    handled: list[str] = []
+    eventually(lambda: handled.extend(broadcast.handle()) or sorted(handled) == ["a", "b"])
     broadcast.stop()
 
 
