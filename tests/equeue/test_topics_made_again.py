@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
+from enode_django.equeue.consumer.topic_consumer import Beginner, Starts
+from enode_django.equeue.messages import GroupState, Start
 from enode_django.equeue.transport import DeletesTopics, Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -133,3 +135,23 @@ def test_a_consumer_that_stops_gives_back_what_is_left(orders: Transport, elsewh
     consumer.queues.leave()
     consumer.queues.abandon()
     assert consumer.queues.is_idle
+
+
+class MadeAgainMeanwhile:
+    """A transport whose topic is made again with one queue just before its groups are asked for."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def groups(self, topic: str) -> Mapping[str, GroupState]:
+        make_again(self._transport, 1)
+        return self._transport.groups(topic)
+
+
+def test_a_new_group_begins_in_the_queues_that_are_left(orders: Transport) -> None:
+    meanwhile = cast(Transport, MadeAgainMeanwhile(orders))
+    Starts(meanwhile, "orders", Start.LAST, Beginner("billing", "one", 60.0)).ask()
+    assert orders.groups("orders")["billing"].claims.keys() == {0}
