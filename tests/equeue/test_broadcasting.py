@@ -211,6 +211,30 @@ def test_a_file_of_the_version_before_is_read(memory: MemoryTransport, tmp_path:
     assert set(kept["timelines"].values()) == {memory._timeline}
 
 
+def test_what_was_handled_but_not_written_before_a_queue_was_lost_does_not_come_again(
+    memory: MemoryTransport, tmp_path: Path
+) -> None:
+    broadcast = Broadcast(memory, tmp_path)
+    memory.send("orders", {0: texts("a")})
+    (pulled,) = broadcast.queues.pull(100, 0)
+    pulled.window.finish_many(pulled.offsets)
+    broadcast.queues.lose_all()
+    broadcast.beat()
+    assert broadcast.handle() + broadcast.handle() == []
+    broadcast.stop()
+
+
+def test_what_is_settled_is_written_though_nothing_is_consumed(memory: MemoryTransport, tmp_path: Path) -> None:
+    broadcast = Broadcast(memory, tmp_path)
+    memory.send("orders", {0: texts("a")})
+    assert broadcast.handle() == ["a"]
+    for _ in range(2):
+        broadcast.wait(SETTLED_AFTER)
+    broadcast.queues.commit()
+    assert json.loads((tmp_path / "billing@orders.json").read_text())["settled"] == {"0": 1, "1": 0}
+    broadcast.stop()
+
+
 def test_offsets_that_two_threads_commit_are_written_once(
     memory: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
