@@ -74,6 +74,7 @@ EnodeError
 │   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py enode queue mend`` deletes it
 │   ├── UnknownTopic
 │   │   └── TopicDeleted             it was deleted and not created again
+│   ├── UnknownQueue                 the topic does not have a queue of this number
 │   ├── StaleRoute                   retriable: the topic has other queues than the sender knew
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
 │   ├── QueueHeld                    retriable: another owner holds a valid lease
@@ -412,6 +413,9 @@ class UnknownTopic(QueueError): ...
 
 class TopicDeleted(UnknownTopic):
     """Producers and consumers that create missing topics do not create this one: it must be created explicitly."""
+
+
+class UnknownQueue(QueueError): ...
 
 
 class StaleRoute(QueueError):

@@ -30,8 +30,8 @@ EPOCHS_PER_RUN = 1 << 32
 
 
 class Coordinator:
-    """The state of topics and groups. Every method that takes a topic raises `UnknownTopic`, and `QueueError` for a
-    queue that it does not have. ``allocate`` divides the queues among the members of a group."""
+    """The state of topics and groups. Every method that takes a topic raises `UnknownTopic`, and `UnknownQueue` for
+    a queue that it does not have. ``allocate`` divides the queues among the members of a group."""
 
     def __init__(self, allocate: Allocate = divide) -> None:
         self.topics: dict[str, Topic] = {}

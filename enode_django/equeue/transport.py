@@ -26,7 +26,7 @@ from enode_django.equeue.messages import (
     Start,
 )
 from enode_django.equeue.refusals import stale_route
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import QueueError, UnknownQueue
 
 __all__ = [
     "DeletesQueues",
@@ -178,8 +178,8 @@ class Transport(Protocol):
     `commit` True if the queue was not lost. For `release` they are the released queues, for `reply` the indexes of the
     delivered replies. A pull omits the queues of an unusable server, unless all of its queues are there.
 
-    Every method that names a topic raises `UnknownTopic` if it does not exist, and `QueueError` for a queue number that
-    the topic does not have.
+    Every method that names a topic raises `UnknownTopic` if it does not exist, and `UnknownQueue` for a queue number
+    that the topic does not have.
     """
 
     max_send: int
@@ -242,10 +242,10 @@ class Transport(Protocol):
         """Append bodies to queues, each queue's in order. Return the offset of the first body of each queue.
 
         The offsets of one queue's bodies are contiguous. Returns when the transport has stored them. Queues without
-        bodies are left out of the answer. Before anything is stored, raises `UnknownTopic`, or `QueueError` for a
-        queue number that the topic does not have or for more than `max_send` bytes. Raises `StaleRoute` if ``route``
-        is given and is not the version of the topic's route; each queue has then stored all of its bodies or none, and
-        the error says which. Raises `QueueFull` when there is no room.
+        bodies are left out of the answer. Before anything is stored, raises `UnknownTopic`, `UnknownQueue`, or
+        `QueueError` for more than `max_send` bytes. Raises `StaleRoute` if ``route`` is given and is not the version of
+        the topic's route; each queue has then stored all of its bodies or none, and the error says which. Raises
+        `QueueFull` when there is no room.
 
         With ``once`` the same send may be repeated after `TransportUnavailable`: queues that have stored their bodies
         do not store them again, and the answer is the same, even if the route has changed since. A producer's newest
@@ -382,10 +382,10 @@ def check_age(max_age: float | None) -> None:
 
 
 def check_queues(topic: str, queues: Collection[int], count: int) -> None:
-    """For drivers: raise `QueueError` for a queue number that a topic of ``count`` queues does not have."""
+    """For drivers: raise `UnknownQueue` for a queue number that a topic of ``count`` queues does not have."""
     if queues and (min(queues) < 0 or max(queues) >= count):
         wrong = sorted(queue for queue in queues if not 0 <= queue < count)
-        raise QueueError(f"topic {topic!r} has no queue {wrong[0]!r}; its queues are 0 to {count - 1}")
+        raise UnknownQueue(f"topic {topic!r} has no queue {wrong[0]!r}; its queues are 0 to {count - 1}")
 
 
 def check_size(bodies: Mapping[int, Sequence[bytes]], limit: int) -> None:

@@ -33,6 +33,7 @@ from enode_django.exceptions import (
     StorageFailed,
     TopicDeleted,
     TransportUnavailable,
+    UnknownQueue,
     UnknownRequest,
     UnknownTopic,
 )
@@ -66,7 +67,7 @@ _ERRORS: Mapping[str, type[EnodeError]] = {
     error.__name__: error
     for error in (
         *(BadRequest, ConfigurationError, MalformedFrame, MalformedRecords, QueueBacklog, QueueError, QueueFull),
-        *(RoleMissing, StaleRoute, StorageFailed, TopicDeleted, TransportUnavailable, UnknownTopic),
+        *(RoleMissing, StaleRoute, StorageFailed, TopicDeleted, TransportUnavailable, UnknownQueue, UnknownTopic),
     )
 }
 

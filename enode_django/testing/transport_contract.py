@@ -24,7 +24,7 @@ import pytest
 
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transport import TellsTimelines, Transport, WakesPulls
-from enode_django.exceptions import QueueError, UnknownTopic
+from enode_django.exceptions import QueueError, UnknownQueue, UnknownTopic
 from enode_django.testing.transport_deletion_contract import TransportDeletionContract
 from enode_django.testing.transport_group_contract import TransportGroupContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
@@ -87,13 +87,13 @@ class TransportContract(
 
     @pytest.mark.parametrize("queue", [QUEUES, -1])
     def test_queue_the_topic_does_not_have_is_refused(self, transport: Transport, topic: str, queue: int) -> None:
-        with pytest.raises(QueueError, match=repr(queue)):
+        with pytest.raises(UnknownQueue, match=repr(queue)):
             transport.send(topic, {0: [b"not stored"], queue: [b"x"]})
-        with pytest.raises(QueueError, match=repr(queue)):
+        with pytest.raises(UnknownQueue, match=repr(queue)):
             transport.pull(topic, {queue: 0}, limit=1, wait=0)
-        with pytest.raises(QueueError, match=repr(queue)):
+        with pytest.raises(UnknownQueue, match=repr(queue)):
             transport.acquire("group", topic, queue, "owner", 60)
-        with pytest.raises(QueueError, match=repr(queue)):
+        with pytest.raises(UnknownQueue, match=repr(queue)):
             transport.receipts("group", topic, queue)
         assert messages(transport, topic, 0) == []
 

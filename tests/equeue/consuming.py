@@ -28,6 +28,20 @@ def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.005)
 
 
+class WidensBeforeItIsAsked:
+    """A transport whose topic gets its second queue back after a call has failed without it, and before the consumer
+    asks how many there are."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def queue_count(self, topic: str) -> int:
+        return self._transport.add_queues(topic, 2, unordered=True)
+
+
 class Handled:
     """A handler that records its messages. ``failing`` is the number of attempts that fail, by body (-1: all). The
     handler blocks while ``gate`` is cleared."""

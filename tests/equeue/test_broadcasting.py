@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -20,7 +21,7 @@ from enode_django.equeue.transport import DeletesTopics, Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.equeue.brokers import RunningBroker
-from tests.equeue.consuming import Handled, consuming, eventually, texts
+from tests.equeue.consuming import Handled, WidensBeforeItIsAsked, consuming, eventually, texts
 
 ROOT = Path(__file__).parents[2]
 ALL = {"mode": Mode.BROADCASTING}
@@ -210,6 +211,30 @@ def test_a_file_of_the_version_before_is_read(memory: MemoryTransport, tmp_path:
     assert set(kept["timelines"].values()) == {memory._timeline}
 
 
+def test_what_was_handled_but_not_written_before_a_queue_was_lost_does_not_come_again(
+    memory: MemoryTransport, tmp_path: Path
+) -> None:
+    broadcast = Broadcast(memory, tmp_path)
+    memory.send("orders", {0: texts("a")})
+    (pulled,) = broadcast.queues.pull(100, 0)
+    pulled.window.finish_many(pulled.offsets)
+    broadcast.queues.lose_all()
+    broadcast.beat()
+    assert broadcast.handle() + broadcast.handle() == []
+    broadcast.stop()
+
+
+def test_what_is_settled_is_written_though_nothing_is_consumed(memory: MemoryTransport, tmp_path: Path) -> None:
+    broadcast = Broadcast(memory, tmp_path)
+    memory.send("orders", {0: texts("a")})
+    assert broadcast.handle() == ["a"]
+    for _ in range(2):
+        broadcast.wait(SETTLED_AFTER)
+    broadcast.queues.commit()
+    assert json.loads((tmp_path / "billing@orders.json").read_text())["settled"] == {"0": 1, "1": 0}
+    broadcast.stop()
+
+
 def test_offsets_that_two_threads_commit_are_written_once(
     memory: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +356,18 @@ def test_consumer_goes_on_with_the_queues_that_are_left_of_a_topic_made_again(
     orders.send("orders", {1: texts("d")})
     broadcast.beat()
     assert broadcast.handle() + broadcast.handle() == ["d"]
+    broadcast.stop()
+
+
+def test_consumer_goes_on_with_the_queues_that_come_back_before_it_looks(orders: Transport, tmp_path: Path) -> None:
+    assert isinstance(orders, DeletesTopics)
+    broadcast = Broadcast(cast(Transport, WidensBeforeItIsAsked(orders)), tmp_path)
+    orders.delete_topic("orders", force=True)
+    orders.create_topic("orders", 1)
+    broadcast.handle()
+    orders.send("orders", {0: texts("a"), 1: texts("b")})
+    handled: list[str] = []
+    eventually(lambda: handled.extend(broadcast.handle()) or sorted(handled) == ["a", "b"])
     broadcast.stop()
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
+from enode_django.equeue.consumer.topic_consumer import Beginner, Starts
+from enode_django.equeue.messages import GroupState, Start
 from enode_django.equeue.transport import DeletesTopics, Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import QueueError
-from tests.equeue.consuming import eventually, texts
+from tests.equeue.consuming import WidensBeforeItIsAsked, eventually, texts
 
 
 @pytest.fixture
@@ -108,6 +110,24 @@ def test_the_queues_that_are_left_are_consumed(orders: Transport, elsewhere: Tra
     consumer.queues.abandon()
 
 
+@pytest.mark.parametrize("noticed", NOTICING)
+def test_queues_that_come_back_meanwhile_are_consumed(orders: Transport, elsewhere: Transport, noticed: str) -> None:
+    consumer = Clustering(cast(Transport, WidensBeforeItIsAsked(orders)))
+    consumer.handle()
+    if noticed != "releasing":
+        orders.send("orders", {0: texts("a"), 1: texts("b")})
+        eventually(lambda handled=[]: handled.extend(consumer.handle()) or sorted(handled) == ["a", "b"])  # type: ignore[misc]
+    make_again(elsewhere, 1)
+    NOTICING[noticed](consumer)
+    orders.add_queues("orders", 2, unordered=True)  # renewing may notice without an error
+    consumer.beat()
+    orders.send("orders", {0: texts("c"), 1: texts("d")})
+    handled: list[str] = []
+    eventually(lambda: handled.extend(consumer.handle()) or sorted(handled) == ["c", "d"])
+    consumer.beat()
+    assert orders.committed("billing", "orders") == orders.end_offsets("orders")
+
+
 def test_a_consumer_that_stops_gives_back_what_is_left(orders: Transport, elsewhere: Transport) -> None:
     consumer = Clustering(orders)
     consumer.handle()
@@ -117,10 +137,21 @@ def test_a_consumer_that_stops_gives_back_what_is_left(orders: Transport, elsewh
     assert consumer.queues.is_idle
 
 
-def test_other_errors_about_queues_are_raised(orders: Transport) -> None:
-    consumer = QueueConsumer(orders, group="billing", topic="orders", owner="one", lease=60.0)
-    consumer.assign({0})
-    consumer.acquire_missing()
-    consumer.assign({0, -1})
-    with pytest.raises(QueueError, match="has no queue -1"):
-        consumer.acquire_missing()
+class MadeAgainMeanwhile:
+    """A transport whose topic is made again with one queue just before its groups are asked for."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def groups(self, topic: str) -> Mapping[str, GroupState]:
+        make_again(self._transport, 1)
+        return self._transport.groups(topic)
+
+
+def test_a_new_group_begins_in_the_queues_that_are_left(orders: Transport) -> None:
+    meanwhile = cast(Transport, MadeAgainMeanwhile(orders))
+    Starts(meanwhile, "orders", Start.LAST, Beginner("billing", "one", 60.0)).ask()
+    assert orders.groups("orders")["billing"].claims.keys() == {0}

@@ -14,7 +14,7 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.offsets_file import KeptOffsets, OffsetsFile
 from enode_django.equeue.transport import AT_ONCE, LONG_POLL, TellsTimelines, Transport
 from enode_django.equeue.waking import PullingThread
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import UnknownQueue
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -156,9 +156,8 @@ class BroadcastQueues:
             return []
         try:
             batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
-        except QueueError as error:
-            if error.retriable or not self._lose_from(self._transport.queue_count(self._topic)):
-                raise
+        except UnknownQueue:
+            self._lose_from(self._transport.queue_count(self._topic))
             return []
         pulled = []
         for batch in batches:
@@ -167,14 +166,12 @@ class BroadcastQueues:
                 pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
         return pulled
 
-    def _lose_from(self, count: int) -> bool:
-        """Lose the queues from number ``count`` on: the topic was deleted, and made again with fewer queues. Return
-        False if there are none."""
+    def _lose_from(self, count: int) -> None:
+        """Lose the queues from number ``count`` on: the topic was deleted, and made again with fewer queues."""
         gone = {queue for queue in self._windows if queue >= count}
         self._shown -= gone
         for queue in gone:
             self._windows[queue].close()
-        return bool(gone)
 
     def commit(self) -> None:
         reached = self._reached

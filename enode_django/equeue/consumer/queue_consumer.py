@@ -13,7 +13,7 @@ from enode_django.equeue.messages import Commit, PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transport import AT_ONCE, LONG_POLL, Transport
 from enode_django.equeue.waking import PullingThread
-from enode_django.exceptions import PartlyUnavailable, QueueError, QueueHeld, TransportUnavailable, UnknownTopic
+from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnavailable, UnknownQueue
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -197,7 +197,7 @@ class QueueConsumer:
         failure: TransportUnavailable | None = None
         for queue in sorted(missing):
             try:
-                with self._losing_gone({queue}):
+                with self._losing_gone():
                     acquired += filter(None, [self._acquire(queue)])
             except PartlyUnavailable as error:
                 failure = error  # other queues lie elsewhere
@@ -263,7 +263,7 @@ class QueueConsumer:
             return []
         pulled: list[PulledMessages] = []
         batches: Sequence[PulledBatch] = ()
-        with self._losing_gone(offsets):
+        with self._losing_gone():
             batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
         self._routes = {batch.route for batch in batches}
         for batch in batches:
@@ -286,7 +286,7 @@ class QueueConsumer:
             return
         started = self._clock()
         epochs = {queue: window.epoch for queue, window in open_windows.items()}
-        with self._losing_gone(epochs):
+        with self._losing_gone():
             try:
                 lost = self._transport.renew(self.group, self._topic, self._owner, epochs, self._lease)
             except PartlyUnavailable as some:
@@ -309,7 +309,7 @@ class QueueConsumer:
                 return
             commits = {window.queue: window.next_commit(self._keep_receipts) for window in moved}
             windows = {window.queue: window for window in moved}
-            with self._losing_gone(commits):
+            with self._losing_gone():
                 try:
                     refused = self._transport.commit(self.group, self._topic, commits)
                 except PartlyUnavailable as some:
@@ -333,9 +333,12 @@ class QueueConsumer:
 
     def receipts(self, window: OffsetWindow) -> Sequence[bytes]:
         """Return the receipts of the queue's messages from before this lease, the oldest first."""
+        return self._receipts(window.queue)
+
+    def _receipts(self, queue: int) -> Sequence[bytes]:
         found: Sequence[bytes] = ()
-        with self._losing_gone({window.queue}):
-            found = self._transport.receipts(self.group, self._topic, window.queue)
+        with self._losing_gone():
+            found = self._transport.receipts(self.group, self._topic, queue)
         return found
 
     def route_version(self) -> int:
@@ -347,7 +350,7 @@ class QueueConsumer:
     def receipts_of_all(self) -> list[bytes]:
         """Return the receipts of every queue of the topic, including hidden ones."""
         queues = range(self._transport.queue_count(self._topic))
-        return [body for queue in queues for body in self._transport.receipts(self.group, self._topic, queue)]
+        return [body for queue in queues for body in self._receipts(queue)]
 
     def _lose(self, window: OffsetWindow) -> None:
         if not window.closed:
@@ -356,18 +359,14 @@ class QueueConsumer:
             self.wake()
 
     @contextmanager
-    def _losing_gone(self, queues: Collection[int]) -> Iterator[None]:
-        """Let a call about ``queues`` end without effect if some of them are gone, since the topic was deleted and made
-        again with fewer, and lose these. The next call is about the others. For any thread."""
+    def _losing_gone(self) -> Iterator[None]:
+        """Let a call end without effect if some of its queues are gone, since the topic was deleted and made again with
+        fewer, and lose these. The next call is about the others, and about those that were added meanwhile. For any
+        thread."""
         try:
             yield
-        except QueueError as error:
-            if error.retriable or isinstance(error, UnknownTopic):
-                raise
-            count = self._transport.queue_count(self._topic)
-            if max(queues, default=0) < count:
-                raise
-            self._lose_from(count)
+        except UnknownQueue:
+            self._lose_from(self._transport.queue_count(self._topic))
 
     def _lose_from(self, count: int) -> None:
         with self._joining:
@@ -407,7 +406,7 @@ class QueueConsumer:
             return
         epochs = {window.queue: window.epoch for window in windows}
         released: Collection[int] = epochs
-        with self._losing_gone(epochs):
+        with self._losing_gone():
             try:
                 self._transport.release(self.group, self._topic, self._owner, epochs)
             except PartlyUnavailable as some:
@@ -429,7 +428,7 @@ class QueueConsumer:
             window.close()
         epochs = {window.queue: window.epoch for window in windows}
         try:
-            with self._losing_gone(epochs):
+            with self._losing_gone():
                 self._transport.release(self.group, self._topic, self._owner, epochs)
         except PartlyUnavailable as error:
             failures.append(error)

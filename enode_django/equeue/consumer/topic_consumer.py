@@ -16,7 +16,7 @@ from enode_django.equeue.messages import MalformedBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.retrying import Failed, Message, decode
 from enode_django.equeue.transport import Transport
-from enode_django.exceptions import MalformedMessage, QueueHeld
+from enode_django.exceptions import MalformedMessage, QueueHeld, UnknownQueue
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -102,7 +102,8 @@ class Starts:
 
     def _give_offset(self, beginner: Beginner, queue: int, offset: int) -> None:
         group, owner, lease = beginner
-        with suppress(QueueHeld):  # another member was faster
+        # Another member was faster, or the topic was made again with fewer queues.
+        with suppress(QueueHeld, UnknownQueue):
             epoch = self._transport.acquire(group, self._topic, queue, owner, lease, start=offset).epoch
             self._transport.release(group, self._topic, owner, {queue: epoch})
 

@@ -114,7 +114,7 @@ class DeletableTopics(RedisTopics):
 
     def revive(self, topic: str, queues: Collection[int]) -> None:
         """Reopen queues that are marked as deleted although their topic exists. Raises `TopicDeleted` if it does not,
-        and `QueueError` for a queue that it does not have."""
+        and `UnknownQueue` for a queue that it does not have."""
         known = self.read(topic)
         check_queues(topic, queues, known.queues)
         self.settle(topic, queues, known.version)
