@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Tags, register
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, import_string
 
 if TYPE_CHECKING:
     from enode_django.domain.reading import Reader
@@ -33,17 +33,18 @@ class EnodeConfig(AppConfig):
         provided.make_reader = _make_reader
         register(check_settings, Tags.compatibility)
         register(check_backends, Tags.compatibility)
-        register(_check_definitions, Tags.models)
+        register(_later("definitions.check_definitions", _is_anything_declared), Tags.models)
         register(check_api, Tags.models)
         register(check_store, Tags.compatibility)
         register(check_shards, Tags.database)
         register(check_constraints, Tags.database)
         register(check_sessions, Tags.database, deploy=True)
-        register(_check_subscribers, Tags.models)
-        register(_check_subscriptions, Tags.database)
-        register(_check_scheduled, Tags.database)
-        register(_check_queue, Tags.compatibility, deploy=True)
-        register(_check_production, Tags.security, deploy=True)
+        register(_later("subscribers.check_subscribers", _is_anything_declared), Tags.models)
+        register(_later("subscribers.check_rebuilds", bool), Tags.database)
+        register(_later("subscribers.check_owners", bool), Tags.database)
+        register(_later("scheduling.check_scheduled", bool), Tags.database)
+        register(_later("deploy.check_queue"), Tags.compatibility, deploy=True)
+        register(_later("deploy.check_production"), Tags.security, deploy=True)
         try:
             modules = conf().AUTODISCOVER_MODULES
         except ConfigurationError:  # the system check reports it; a traceback from here would prevent that
@@ -57,60 +58,24 @@ class EnodeConfig(AppConfig):
             join(address)
 
 
-# Few processes need these (`check --deploy`, reading histories), so each imports its module when it is called. A
-# process that has not imported the domain has declared nothing, and need not import it to check that.
+def _later(path: str, is_needed: Callable[[Sequence[str] | None], bool] = lambda _: True) -> Callable[..., Any]:
+    """Return a check that imports its module when it is called, because few processes need it (`check --deploy`,
+    reading histories), and only if ``is_needed`` for the databases that Django checks."""
+
+    def called(
+        app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
+    ) -> list[CheckMessage]:
+        if not is_needed(databases):
+            return []
+        check: Callable[..., list[CheckMessage]] = import_string(f"enode_django.checks.{path}")
+        return check(app_configs, databases=databases, **options)
+
+    return called
 
 
-def _is_anything_declared() -> bool:
+def _is_anything_declared(_: Sequence[str] | None) -> bool:
+    # A process that has not imported the domain has declared nothing, and need not import it to check that.
     return "enode_django.domain.declarations" in sys.modules
-
-
-def _check_definitions(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
-    if not _is_anything_declared():
-        return []
-    from enode_django.checks.definitions import check_definitions
-
-    return check_definitions(app_configs, **options)
-
-
-def _check_subscribers(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
-    if not _is_anything_declared():
-        return []
-    from enode_django.checks.subscribers import check_subscribers
-
-    return check_subscribers(app_configs, **options)
-
-
-def _check_subscriptions(
-    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
-) -> list[CheckMessage]:
-    if not databases:
-        return []
-    from enode_django.checks.subscribers import check_owners, check_rebuilds
-
-    return [*check_rebuilds(app_configs, databases), *check_owners(app_configs, databases)]
-
-
-def _check_scheduled(
-    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
-) -> list[CheckMessage]:
-    if not databases:
-        return []
-    from enode_django.checks.scheduling import check_scheduled
-
-    return check_scheduled(app_configs, databases)
-
-
-def _check_queue(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
-    from enode_django.checks.deploy import check_queue
-
-    return check_queue(app_configs, **options)
-
-
-def _check_production(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
-    from enode_django.checks.deploy import check_production
-
-    return check_production(app_configs, **options)
 
 
 def _make_reader() -> Reader:

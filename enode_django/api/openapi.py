@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -223,13 +222,13 @@ _CURSOR = _query("cursor", str, "The cursor of a page or an event, to go on afte
 
 
 class _View(OpenApiViewExtension):
-    """Describe one HTTP method of a view, which ``method`` names."""
+    """Describe one HTTP method of a view, which ``method`` names, by the arguments of `extend_schema`."""
 
     method = "get"
+    described: Mapping[str, Any]
 
-    @abstractmethod
-    def options(self) -> dict[str, Any]:
-        """Return the arguments of `extend_schema`."""
+    def options(self) -> Mapping[str, Any]:
+        return self.described
 
     def view_replacement(self) -> Any:
         described = extend_schema(tags=["enode"], **self.options())(getattr(self.target, self.method))
@@ -240,7 +239,7 @@ class _Commands(_View):
     target_class = "enode_django.api.commands.CommandsView"
     method = "post"
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Mapping[str, Any]:
         timeout = {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": conf().API.MAX_TIMEOUT}
         if is_newer():
             timeout |= {"exclusiveMinimum": 0}
@@ -264,64 +263,54 @@ class _Commands(_View):
 
 class _Command(_View):
     target_class = "enode_django.api.commands.CommandView"
-
-    def options(self) -> dict[str, Any]:
-        return {
-            "operation_id": "get_command",
-            "summary": "The outcome of a command",
-            "parameters": [_ID, _query("aggregate_root_id", str, "If the same id was used for several aggregates.")],
-            "responses": _answers({200: StoredOutcome}, 409),
-        }
+    described = {
+        "operation_id": "get_command",
+        "summary": "The outcome of a command",
+        "parameters": [_ID, _query("aggregate_root_id", str, "If the same id was used for several aggregates.")],
+        "responses": _answers({200: StoredOutcome}, 409),
+    }
 
 
 class _Aggregate(_View):
     target_class = "enode_django.api.aggregates.AggregateView"
-
-    def options(self) -> dict[str, Any]:
-        return {
-            "operation_id": "get_aggregate",
-            "summary": "The state of an aggregate",
-            "parameters": [
-                _TYPE,
-                _ID,
-                _query("version", _COUNT, "The state at this version."),
-                _header("If-None-Match", "The ETag of a known version."),
-            ],
-            "responses": _answers({200: State, 304: None}, 400, 409),
-        }
+    described = {
+        "operation_id": "get_aggregate",
+        "summary": "The state of an aggregate",
+        "parameters": [
+            _TYPE,
+            _ID,
+            _query("version", _COUNT, "The state at this version."),
+            _header("If-None-Match", "The ETag of a known version."),
+        ],
+        "responses": _answers({200: State, 304: None}, 400, 409),
+    }
 
 
 class _AggregateEvents(_View):
     target_class = "enode_django.api.aggregates.AggregateEventsView"
-
-    def options(self) -> dict[str, Any]:
-        return {
-            "operation_id": "list_aggregate_events",
-            "summary": "The events of an aggregate",
-            "parameters": [_TYPE, _ID, _query("after", _NUMBER, "Only later versions."), _LIMIT],
-            "responses": _answers({200: History}, 400),
-        }
+    described = {
+        "operation_id": "list_aggregate_events",
+        "summary": "The events of an aggregate",
+        "parameters": [_TYPE, _ID, _query("after", _NUMBER, "Only later versions."), _LIMIT],
+        "responses": _answers({200: History}, 400),
+    }
 
 
 class _Feed(_View):
     target_class = "enode_django.api.aggregates.FeedView"
-
-    def options(self) -> dict[str, Any]:
-        return {
-            "operation_id": "list_events",
-            "summary": "All events, in one order",
-            "parameters": [_CURSOR, _LIMIT],
-            "responses": _answers({200: FeedPage}, 400),
-        }
+    described = {
+        "operation_id": "list_events",
+        "summary": "All events, in one order",
+        "parameters": [_CURSOR, _LIMIT],
+        "responses": _answers({200: FeedPage}, 400),
+    }
 
 
 class _Stream(_View):
     target_class = "enode_django.api.sse.EventStreamView"
-
-    def options(self) -> dict[str, Any]:
-        return {
-            "operation_id": "stream_events",
-            "summary": "New events as they come, as server-sent events",
-            "parameters": [_CURSOR, _header("Last-Event-ID", "The id of the last event that was received.")],
-            "responses": _answers({(200, "text/event-stream"): OpenApiTypes.STR}, 400),
-        }
+    described = {
+        "operation_id": "stream_events",
+        "summary": "New events as they come, as server-sent events",
+        "parameters": [_CURSOR, _header("Last-Event-ID", "The id of the last event that was received.")],
+        "responses": _answers({(200, "text/event-stream"): OpenApiTypes.STR}, 400),
+    }

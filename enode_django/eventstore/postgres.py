@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -114,7 +113,7 @@ class PostgresEventStore:
             return self._append(records, again, doubtful)
 
     def _append(self, records: Sequence[StreamRecord], claim: ShardOwnership, doubtful: bool) -> Sequence[Appended]:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             try:
                 return self._append_here(connection, records, claim, doubtful)
             except ServerChanged:  # some records may be stored already
@@ -149,7 +148,7 @@ class PostgresEventStore:
             limit = _next_limit(newest)
 
     def _fetch(self, aggregate_root_id: str, after: int, until: int, limit: int) -> FetchedRecords:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             self._lost.note_reading(connection)
             return FetchedRecords(connection, aggregate_root_id, after, until, limit)
 
@@ -171,15 +170,16 @@ class PostgresEventStore:
         return _by_aggregate(self._read(statements.LOAD_RANGES, (root_ids, afters, untils, limit)))
 
     def find(self, keys: Iterable[CommandKey]) -> Mapping[CommandKey, StreamRecord]:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return find(connection, keys, statement_of(connection, statements.FIND))
 
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
-        return dict(self._ask(statements.HEADS, (list(filter(holds, aggregate_root_ids)),)))
+        with connected(self.alias) as connection:
+            return dict(execute(connection, statements.HEADS, (list(filter(holds, aggregate_root_ids)),)))
 
     def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
         root_ids = list(filter(holds, aggregate_root_ids))
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             below, until = sequences_before(generations.state(connection).generations, position)
             parameters = (root_ids, below, until, position.transaction_id)
             return dict(execute(connection, statements.HEADS_BEFORE, parameters))
@@ -187,7 +187,7 @@ class PostgresEventStore:
     def stored_before(self, keys: Iterable[CommandKey], position: Position) -> Collection[CommandKey]:
         known = [key for key in keys if all(map(holds, key))]
         commands, root_ids = [command for command, _ in known], [root_id for _, root_id in known]
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             below, until = sequences_before(generations.state(connection).generations, position)
             parameters = (commands, root_ids, below, until, position.transaction_id)
             return execute(connection, statements.STORED_BEFORE, parameters)
@@ -195,48 +195,48 @@ class PostgresEventStore:
     def position(self) -> Position:
         """Return the position of the oldest transaction that is open on the server. A row's position has the id of its
         transaction."""
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return generations.state(connection).position
 
     def feed(self, after: Position, *, limit: int) -> FeedPage:
         check_limit(limit)
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return self._feed.page(connection, generations.state(connection), after, limit)
 
     def settled(self, after: Position, before: Position, *, limit: int) -> Part:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return self._feed.settled(connection, generations.state(connection), after, before, limit)
 
     def begin_generation(self, last: int) -> None:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             generations.begin_generation(connection, last)
 
     def correct(
         self, aggregate_root_id: str, version: int, events: bytes | None, *, by: str, reason: str, last: int
     ) -> Correction:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return correcting.correct(connection, aggregate_root_id, version, events, by, reason, last)
 
     def corrections(self, aggregate_root_id: str) -> Sequence[Correction]:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return correcting.corrections(connection, aggregate_root_id)
 
     def original(self, aggregate_root_id: str, version: int) -> StreamRecord | None:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return correcting.original(connection, aggregate_root_id, version)
 
     def corrected_since(self, number: int) -> Sequence[Corrected]:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return correcting.corrected_since(connection, number)
 
     def end_sessions(self, owner: str) -> int:
         """End sessions as `EventStore.end_sessions` does. ``owner`` is their ``application_name``. Blocks up to 5
         seconds for each session to end."""
-        with self._connected():
+        with connected(self.alias):
             return end_sessions(self.alias, owner)
 
     def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             return run(connection, statements.PRUNE_REFUSALS, (before, limit))
 
     def _look_where_we_are(self, connection: BaseDatabaseWrapper) -> None:
@@ -255,16 +255,9 @@ class PostgresEventStore:
                 session.known = connection.connection
 
     def _read(self, reading: Reading, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._connected() as connection:
+        with connected(self.alias) as connection:
             self._lost.note_reading(connection)
             return execute(connection, statement_of(connection, reading), parameters)
-
-    def _ask(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._connected() as connection:
-            return execute(connection, statement, parameters)
-
-    def _connected(self) -> contextlib.AbstractContextManager[BaseDatabaseWrapper]:
-        return connected(self.alias)
 
 
 def _stored(

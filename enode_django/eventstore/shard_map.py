@@ -41,13 +41,13 @@ class ShardMap:
     def place_of(self, aggregate_root_id: str) -> int:
         """Return the index in ``aliases`` of the shard that has the aggregate."""
         if self._owners is None:
-            self._load()
+            self.load()
         assert self._owners is not None
         return self._owners[bucket_of(aggregate_root_id)]
 
     def claim_of(self, alias: str) -> ShardOwnership:
         if alias not in self._claims or alias in self._forgotten:
-            away = self._load()
+            away = self.load()
             if alias in away:
                 raise away[alias]
         return self._claims[alias]
@@ -57,21 +57,9 @@ class ShardMap:
         with self._lock:
             self._forgotten.add(alias)
 
-    def load(self) -> None:
-        """Read and compare the claims of all shards, and record first claims for shards without one."""
-        self._load()
-
-    def compare(self) -> None:
-        """Read and compare as `load` does, but record nothing: a shard without a claim counts with the one that `load`
-        would record. Compare nothing if a shard is unavailable."""
-        found, away = self._ask()
-        if away:
-            return
-        first = first_claims(found) if any(one.claim is None for one in found) else {}
-        owners({one.alias: one.claim or first[one.alias] for one in found})
-
-    def _load(self) -> Mapping[str, StoreUnavailable]:
-        """Return why each shard that was not read is unavailable."""
+    def load(self) -> Mapping[str, StoreUnavailable]:
+        """Read and compare the claims of all shards, and record first claims for shards without one. Return why each
+        shard that was not read is unavailable."""
         with self._lock:
             here, away = self._ask()
             if any(one.claim is None for one in here):
@@ -84,6 +72,15 @@ class ShardMap:
                 self._forgotten.discard(one.alias)
             self._owners = owners(self._assumed(away))
             return away
+
+    def compare(self) -> None:
+        """Read and compare as `load` does, but record nothing: a shard without a claim counts with the one that `load`
+        would record. Compare nothing if a shard is unavailable."""
+        found, away = self._ask()
+        if away:
+            return
+        first = first_claims(found) if any(one.claim is None for one in found) else {}
+        owners({one.alias: one.claim or first[one.alias] for one in found})
 
     def _ask(self) -> tuple[list[Found], dict[str, StoreUnavailable]]:
         found, away = [], {}

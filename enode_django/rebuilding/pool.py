@@ -22,7 +22,8 @@ from enode_django.exceptions import RebuildError
 from enode_django.processes.children import stop_signals_blocked
 from enode_django.processes.settings_module import SETTINGS_VARIABLE, settings_module
 from enode_django.rebuilding.replaying import Replayed
-from enode_django.rebuilding.task_messages import Failed, Task, packed_task, receive_answer
+from enode_django.rebuilding.task_messages import Failed, Task, receive_answer
+from enode_django.serialization.plain import pack
 
 TRIES = 4
 """Attempts at a task whose process dies, as many as Spark makes."""
@@ -128,7 +129,7 @@ class _Child:
     def give(self, attempt: _Attempt) -> None:
         self.attempt = attempt
         with suppress(OSError):  # the process is gone; receiving its answer fails, too
-            self.connection.send_bytes(packed_task(attempt.task))
+            self.connection.send_bytes(pack(attempt.task))
 
     def kill(self) -> int:
         """Kill the process and return its exit status. The server rolls its transaction back."""
