@@ -46,7 +46,6 @@ class Check:
         self._record = record
         self._catching_up = catching_up
         self._left: Sequence[str] = ()
-        self._resting: tuple[Comparison, Sequence[str]] = self._found, self._left
         self._made: Shadow | None = None
         self._attributed = [model for model in target.written if is_attributed(target, model)]
         self._others = [model for model in target.written if model not in self._attributed]
@@ -84,7 +83,6 @@ class Check:
         for _ in range(ROUNDS):
             if self._left:
                 self._replay_left(self._catching_up.engine.catch_up)
-        self._resting = self._found, self._left
 
     def _compare_all(self) -> Sequence[Lag]:
         """Compare all tables. Return the aggregates in use that are at another version in the built tables."""
@@ -146,12 +144,11 @@ class Check:
     def finish(self) -> None:
         """Compare the rest in the transaction of the swap, in which the tables in use do not change.
 
-        Can be repeated after a rollback, since it begins with the result of `go_on`. Raises `TooMuchLeft` and
-        `UsedIsBehind`.
+        Can be repeated after a rollback: rows compared before it were compared at a version that both generations had,
+        as those that `look` compares. Raises `TooMuchLeft` and `UsedIsBehind`.
         """
         if len(self._left) > MOST:
             raise TooMuchLeft("more is still to be compared than writers should wait for")
-        self._found, self._left = self._resting
         if self._left:
             self._reach_used(self._left)
             self._compare_left(self._built, self._used())

@@ -24,7 +24,7 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.sqlstates import UNIQUE_VIOLATION, sqlstate
 from enode_django.rebuilding.comparing import Generation
 from enode_django.rebuilding.definitions import quoted
-from enode_django.rebuilding.meanings import is_attributed, meaning
+from enode_django.rebuilding.meanings import escaped, is_attributed, meaning
 from enode_django.rebuilding.replaying import Replayer, Todo, replayer
 from enode_django.rebuilding.shadow import CHECKPOINTS, PARKED, Shadow
 from enode_django.rebuilding.target import Target
@@ -32,6 +32,7 @@ from enode_django.rebuilding.target import Target
 MOST = 1_000
 """The most parked aggregates that are retried. If there are more, the order of the replay is not the reason."""
 MOST_STREAMS = 20_000
+"""The most streams of these aggregates in a shard, for the same reason."""
 ROUNDS = 10
 
 _PARKED = f"SELECT aggregate_root_id, version FROM {{}}.{PARKED} WHERE attempts > 0"
@@ -108,7 +109,7 @@ class _Retry:
                 return
             involved |= self._conflicts
             todo = self._streams(involved)
-            if len(todo) > MOST_STREAMS or {one.aggregate_root_id for one in todo} != involved:
+            if {one.aggregate_root_id for one in todo} != involved:
                 return
             self._conflicts = set()
             with transaction.atomic(using=self._shadow.alias):
@@ -119,10 +120,12 @@ class _Retry:
                     transaction.set_rollback(True, using=self._shadow.alias)
 
     def _streams(self, ids: set[str] | Sequence[str]) -> list[Todo]:
-        """Return the streams of these aggregates, at most `MOST_STREAMS` + 1 of a shard, in the order of the store;
-        those of several shards by time."""
+        """Return the streams of these aggregates in the order of the store, those of several shards by time; none if a
+        shard has more than `MOST_STREAMS`: a part of them would end below the heads."""
         shards = [shard for shard in self._store.shards if isinstance(shard, PostgresEventStore)]
         found = [execute(shard.alias, _STREAMS, ([*ids], MOST_STREAMS + 1)).fetchall() for shard in shards]
+        if any(len(streams) > MOST_STREAMS for streams in found):
+            return []
         merged = heapq.merge(*found, key=itemgetter(1))
         return [
             Todo(id, type_name, version)
@@ -145,13 +148,14 @@ class _Retry:
         detail = cause.diag.message_detail or ""
         if found is None:
             return
-        columns = ", ".join(found[1])
+        columns, place = ", ".join(found[1]), Generation.of(self._shadow).place
         _, is_told, rest = detail.partition(f"({columns})=(")
         for model in self._target.written:
-            rows = meaning(self._target, model, Generation.of(self._shadow).place)
+            rows = meaning(self._target, model, place)
             if is_told and model._meta.db_table == found[0] and rows.whose is not None:
-                key = f"concat_ws(', ', {columns})".replace("%", "%%")
-                query = f"SELECT DISTINCT {rows.whose} FROM {rows.tables} WHERE {key} = %s"
+                # Apart from the joins: their tables may have columns of the same names.
+                held = f"SELECT ctid FROM {place(found[0])} WHERE concat_ws(', ', {escaped(columns)}) = %s"
+                query = f"SELECT DISTINCT {rows.whose} FROM {rows.tables} WHERE row.ctid IN ({held})"
                 for (id,) in execute(self._shadow.alias, query, (rest.rpartition(")")[0],)).fetchall():
                     yield id
 

@@ -10,9 +10,11 @@ import pytest
 from django.test import override_settings
 
 from enode_django import execute_command
+from enode_django.bus.derived_ids import derived_id
 from enode_django.eventing import parking
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import AggregateNotFound, HistoryTooLong, UnknownMessageType
 from enode_django.history import Change, causation, difference, reached, state_at
@@ -24,6 +26,7 @@ from enode_django.repository.store import Snapshot
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
+from enode_django.serialization.registry import types
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
 from sample_project.bank.process_managers import TransferProcess
@@ -96,6 +99,7 @@ def test_a_history_longer_than_wanted_is_not_replayed_unless_a_snapshot_shortens
     (second,) = store.load_ranges({"a": (1, 2)})["a"]
     snapshots.save([snapshot_of(loaded, second.command_id)])
     assert state_at(account, 4, most=2).fields["balance"] == 6
+    assert state_at(account, 2, most=0).fields["balance"] == 1
     assert state_at(account, 1, most=2).fields["balance"] == 0
     with override_settings(ENODE={"SNAPSHOTS": {"ENABLED": False}}), pytest.raises(HistoryTooLong):
         state_at(account, 4, most=2)
@@ -168,6 +172,14 @@ def test_either_way_of_looking_finds_what_a_process_manager_sent(transfer: str) 
     assert not blind.descendants
     assert "were searched" in blind.searched
     assert any("computed" in text for text in blind.cut)
+
+
+def test_a_second_command_of_a_class_for_an_aggregate_is_found_by_its_id(transfer: str) -> None:
+    cause, manager = causation(transfer, 1).focus.happened[0], subscribers.get(TransferProcess.name)
+    second = derived_id(cause.id, key_of(manager), types.first_name_of(Deposit), "b", 2)
+    plant("b", second, cause.id, version=state_at("b").version + 1)
+    found = causation(transfer, 1, limits=Limits(window=0))
+    assert second in [step.command_id for step in found.descendants]
 
 
 def test_a_refusal_is_a_cause_too() -> None:

@@ -11,7 +11,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ProjectionsDiffer
 from enode_django.jobs.progress import Report
 from enode_django.models import Rebuild
-from enode_django.rebuilding import putting_in_use
+from enode_django.rebuilding import checking, putting_in_use, swapping
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild
@@ -20,7 +20,7 @@ from enode_django.rebuilding.results import describe
 from enode_django.rebuilding.shadow import Shadow
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
-from tests.integration.store_sessions import Call
+from tests.integration.store_sessions import Call, bare_session
 from tests.rebuilding.conftest import schemas
 from tests.rebuilding.domain import Balance, Balances, Effects, Posting, Postings
 from tests.rebuilding.histories import balances, follow, nothing, some_history
@@ -100,6 +100,34 @@ def test_all_aggregates_are_compared_though_none_of_them_rests(followed: Harness
         id: number + 10 + deposits.version - 3 for number, id in enumerate(ALL)
     }
     assert len(schemas()) == 1, "of the generation that was replaced"
+
+
+@pytest.mark.parametrize("is_attributed", [True, False])
+def test_rows_are_compared_once_though_the_transaction_of_the_swap_is_repeated(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch, is_attributed: bool
+) -> None:
+    """A reader holds up the first attempt after its comparison. More events come before the second one."""
+    monkeypatch.setattr(swapping, "LOCK_TIMEOUT", "100ms")
+    if not is_attributed:
+        monkeypatch.setattr(Postings, "aggregate_field", "")
+        monkeypatch.setattr(checking, "LOOKS", 1)
+    deposits, swaps = Deposits(followed), []
+    with bare_session() as reader:
+
+        def happen(stage: str, **figures: object) -> None:
+            if stage == "compare":
+                deposits.make()
+                reader.execute("SELECT count(*) FROM rebuilding_posting")
+            if stage == "swap":
+                swaps.append(stage)
+                if len(swaps) == 2:
+                    reader.execute("ROLLBACK")
+
+        rebuilt = rebuild(Postings.name, BusyEngine(deposits.make), happen)
+    assert len(swaps) > 1
+    assert (rebuilt.comparison.is_equal, rebuilt.comparison.is_whole) == (True, True)
+    assert rebuilt.comparison.compared == 3
+    assert len(posted()["a"]) == deposits.version - 1
 
 
 def test_a_wrong_row_is_found_though_the_tables_in_use_are_behind(followed: Harness) -> None:

@@ -18,6 +18,7 @@ from enode_django.models import Checkpoint, Rebuild
 from enode_django.rebuilding import swapping
 from enode_django.rebuilding.engine import InProcess
 from enode_django.rebuilding.rebuild import rebuild, undo
+from enode_django.rebuilding.swapping import Swap
 from enode_django.rebuilding.target import Target
 from tests.following.domain import Added
 from tests.following.harness import Harness
@@ -146,6 +147,24 @@ def test_readers_do_not_wait_while_the_last_events_are_caught_up_with(
     before_the_last_step(monkeypatch, look)
     rebuild(cls.name, InProcess(), nothing)
     assert read == [len(balances()) if cls is Balances else sum(map(len, posted().values()))]
+
+
+def test_deferred_constraints_are_checked_before_readers_are_locked_out(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the rows that the last events have made."""
+    before_the_last_step(monkeypatch, lambda: followed.stored("a", Added(amount=5), after=3))
+    lock = Swap._lock
+
+    def alter_and_lock(swap: Swap, mode: str) -> None:
+        if mode == "ACCESS EXCLUSIVE":  # PostgreSQL refuses to alter a table while a check of its rows is deferred
+            sql(f'ALTER TABLE "{swap.incoming.schema}".rebuilding_postingline SET (fillfactor = 100)')
+            sql(f'ALTER TABLE "{swap.incoming.schema}".rebuilding_postingline RESET (fillfactor)')
+        lock(swap, mode)
+
+    monkeypatch.setattr(Swap, "_lock", alter_and_lock)
+    rebuild(Postings.name, InProcess(), nothing)
+    assert posted()["a"] == [0, 10, 5]
 
 
 @BOTH

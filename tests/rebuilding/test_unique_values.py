@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django import DomainEvent
+from enode_django import DomainEvent, handles
+from enode_django.eventing.registry import subscribers
+from enode_django.rebuilding import retrying
 from enode_django.rebuilding.engine import InProcess
 from enode_django.rebuilding.rebuild import rebuild
 from tests.following.domain import Added, Closed
 from tests.following.harness import Harness
-from tests.rebuilding.domain import Effects, Posting, Postings
-from tests.rebuilding.histories import follow, nothing
+from tests.rebuilding.domain import Book, Books, Effects, Posting, Postings
+from tests.rebuilding.histories import follow, nothing, postings
 from tests.rebuilding.tables import sql
 
 
@@ -87,3 +89,47 @@ def test_what_fails_for_another_reason_is_tried_once_more_and_stays_parked(named
     assert rebuilt.replayed.parked == ("b",)
     assert len(tried) >= 2
     assert [one.aggregate_root_id for one in named.parked(Postings.name)] == ["b"]
+
+
+class OneBookEach(Books):
+    name = "rebuilding.one_book_each"
+    abstract = True
+
+    @handles
+    def added(self, event: Added) -> None:
+        Book.objects.update_or_create(account=event.aggregate_root_id, defaults={"number": event.amount})
+
+
+def test_a_unique_column_of_rows_that_point_to_rows_with_such_a_column_may_change_its_owner(named: Harness) -> None:
+    sql("CREATE UNIQUE INDEX one_number ON rebuilding_book (number)")
+    try:
+        with subscribers.only(OneBookEach):
+            named.stored("b", Added(amount=1), Added(amount=2))
+            named.stored("a", Added(amount=1), Added(amount=3))
+            named.stored("c", Added(amount=1))
+            for id in "bac":
+                named.deliver(named.subscription(OneBookEach()), named.store.load(id))
+            rebuilt = rebuild(OneBookEach.name, InProcess(), nothing)
+            assert rebuilt.replayed.parked == ()
+            assert dict(Book.objects.values_list("account", "number")) == {"a": 3, "b": 2, "c": 1}
+    finally:
+        sql("DROP INDEX one_number")
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_failed_aggregates_with_more_streams_than_a_retry_reads_stay_parked(
+    named: Harness, effects: Effects, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(retrying, "MOST_STREAMS", most)
+
+    def fail(event: DomainEvent) -> None:
+        if isinstance(event, Added) and event.amount == 2:
+            raise ValueError("no")
+
+    effects.posting = fail
+    for id in "ab":
+        named.stored(id, Added(amount=1), Added(amount=2), Added(amount=3))
+    rebuilt = rebuild(Postings.name, InProcess(), nothing, accept_differences=True)
+    assert sorted(rebuilt.replayed.parked) == ["a", "b"]
+    assert sorted(one.aggregate_root_id for one in named.parked(Postings.name)) == ["a", "b"]
+    assert postings() == {"a": [1], "b": [1]}
