@@ -14,7 +14,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from enode_django.admin import dashboard
 from enode_django.models import ParkedEvent
-from tests.status.reports import figures, followed, write_report
+from tests.status.reports import JUST_NOW, figures, followed, write_report
 
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 PAGE = "/admin/enode_django/processorreport/"
@@ -188,7 +188,7 @@ def test_parts_of_the_status_count_what_waits_and_lead_to_where_one_can_act(
 ) -> None:
     park("a")
     park("b")
-    write_report("a", -60, figures(10), lived=60)  # dated ahead, for a slow browser
+    write_report("a", JUST_NOW, figures(10), lived=60)
     sign_in(live_server, page)
     page.goto(f"{live_server.url}{PAGE}")
     chip = page.locator(".enode-parts li", has_text="parked")
@@ -204,7 +204,7 @@ def test_parts_of_the_status_count_what_waits_and_lead_to_where_one_can_act(
 @pytest.mark.django_db(transaction=True)
 def test_the_offsets_of_the_mailboxes_are_shown(live_server: LiveServer, page: Page) -> None:
     offsets = {"commands-0": {"max_offset": 1_200, "consume_offset": 1_150}, "events-0": {}}
-    write_report("a", -60, figures(10, mailboxes=offsets), lived=60)  # dated ahead, for a slow browser
+    write_report("a", JUST_NOW, figures(10, mailboxes=offsets), lived=60)
     sign_in(live_server, page)
     page.goto(f"{live_server.url}{PAGE}")
     page.locator(".enode-mailboxes summary").click()

@@ -49,7 +49,7 @@ def prefix() -> str:
 
 @pytest.fixture
 def transport(server: Redis, prefix: str) -> Iterator[RedisStreamsTransport]:
-    transport = RedisStreamsTransport(server.url, prefix=prefix)
+    transport = RedisStreamsTransport(server.url, prefix=prefix, timeout=DEADLINE)
     transport.create_topic("topic", 4)
     yield transport
     transport.close()
@@ -227,12 +227,12 @@ def test_forked_process_uses_connections_of_its_own(transport: RedisStreamsTrans
 
 
 def test_wrong_password_is_a_configuration_error_that_does_not_tell_it(server: Redis) -> None:
-    transport = RedisStreamsTransport(f"redis://:open-sesame@127.0.0.1:{server.port}")
+    transport = RedisStreamsTransport(f"redis://:open-sesame@127.0.0.1:{server.port}", timeout=DEADLINE)
     with pytest.raises(ConfigurationError, match=f"127.0.0.1:{server.port}") as refused:
         transport.create_topic("topic", 1)
     assert "open-sesame" not in str(refused.value)
     with pytest.raises(ConfigurationError):
-        RedisStreamsTransport(f"redis://127.0.0.1:{server.port}").create_topic("topic", 1)
+        RedisStreamsTransport(f"redis://127.0.0.1:{server.port}", timeout=DEADLINE).create_topic("topic", 1)
 
 
 @pytest.mark.parametrize("service", [Redis, Valkey])
@@ -249,7 +249,7 @@ def test_the_rule_is_told_that_a_user_lacks_also_for_a_command_within_a_script(
 ) -> None:
     with service() as server, redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">open-sesame", *rules)
-        transport = RedisStreamsTransport(f"redis://app:open-sesame@127.0.0.1:{server.port}")
+        transport = RedisStreamsTransport(f"redis://app:open-sesame@127.0.0.1:{server.port}", timeout=DEADLINE)
         with pytest.raises(ConfigurationError, match=rf"denies its user .*; add .*{rule[service]}.*ACL SETUSER"):
             transport.create_topic("topic", 1)
 
@@ -293,7 +293,7 @@ def test_received_answers_are_deleted(client: redis.Redis, prefix: str, transpor
 
 
 def test_topic_without_groups_is_cut_to_its_greatest_length(server: Redis, prefix: str) -> None:
-    transport = RedisStreamsTransport(server.url, prefix=prefix, max_length=500)
+    transport = RedisStreamsTransport(server.url, prefix=prefix, max_length=500, timeout=DEADLINE)
     transport.create_topic("topic", 1)
     transport.send("topic", {0: [b"x" * 200] * 2_000})
     transport.trim("topic")

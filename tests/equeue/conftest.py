@@ -73,7 +73,7 @@ def broker_queue(own_broker: RunningBroker) -> Iterator[BrokerTransport]:
 
 @pytest.fixture
 def redis_queue(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
-    with closing(RedisStreamsTransport(redis_url, prefix=prefix)) as transport:
+    with closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)) as transport:
         yield transport
 
 

@@ -95,7 +95,7 @@ def dividing(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     @contextmanager
     def redis_streams(allocate: Allocate) -> Iterator[Transport]:
         url, prefix = request.getfixturevalue("redis_url"), f"test-{uuid.uuid4().hex}"
-        with closing(RedisStreamsTransport(url, prefix=prefix, allocate=allocate)) as transport:
+        with closing(RedisStreamsTransport(url, prefix=prefix, allocate=allocate, timeout=60)) as transport:
             yield transport
         with redis.Redis.from_url(url) as client:
             for key in client.scan_iter(f"{prefix}:*", count=1_000):

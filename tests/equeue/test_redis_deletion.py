@@ -22,7 +22,7 @@ class Crash(BaseException):
 
 @pytest.fixture
 def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
-    transport = RedisStreamsTransport(redis_url, prefix=prefix)
+    transport = RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)
     transport.create_topic("topic", QUEUES)
     transport.send("topic", {queue: [b"a"] for queue in range(QUEUES)})
     transport.join("group", "topic", "one", 60)

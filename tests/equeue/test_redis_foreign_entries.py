@@ -31,7 +31,7 @@ def shown(batches: Sequence[PulledBatch]) -> dict[int, list[tuple[int, bytes]]]:
 
 @pytest.fixture
 def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
-    transport = RedisStreamsTransport(redis_url, prefix=prefix)
+    transport = RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)
     transport.create_topic("topic", 2)
     transport.send("topic", {0: [b"1", b"2"], 1: [b"other"]})
     yield transport

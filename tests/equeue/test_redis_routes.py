@@ -41,7 +41,7 @@ class CrashingTransport(RedisStreamsTransport):
 
 @pytest.fixture
 def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
-    transport = RedisStreamsTransport(redis_url, prefix=prefix)
+    transport = RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)
     transport.create_topic("topic", QUEUES)
     yield transport
     transport.close()

@@ -46,7 +46,7 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queue]:
             yield Queue(transport, lambda: broker.kill() or broker.start())
     else:
         url, prefix = request.getfixturevalue("redis_url"), f"large-{uuid.uuid4().hex}"
-        with closing(RedisStreamsTransport(url, prefix=prefix)) as transport:
+        with closing(RedisStreamsTransport(url, prefix=prefix, timeout=60)) as transport:
             yield Queue(transport, lambda: None)
         with redis.Redis.from_url(url) as client:
             for key in client.scan_iter(f"{prefix}:*", count=1_000):

@@ -11,6 +11,10 @@ from django.utils import timezone
 from enode_django.equeue.histograms import INFINITE, SECONDS, SIZES
 from enode_django.models import ProcessorReport
 
+JUST_NOW = -60
+"""Seconds since the last report of a living supervisor. It is dated ahead, so that a slow machine does not find it
+silent, which it is after 15 seconds."""
+
 
 def distribution(bounds: Sequence[float], value: float, count: int) -> dict[str, Any]:
     """Return the distribution of ``count`` equal values."""

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from tests.status.conftest import Configure, broker_at
-from tests.status.reports import figures, write_report
+from tests.status.reports import JUST_NOW, figures, write_report
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("landed")]
 
@@ -31,13 +31,13 @@ def test_its_exit_status_is_the_worst_of_what_was_asked_for(configure: Configure
     configure()
     assert run("--only", "database,queue")[0] == 0
     assert run("--only", "processors")[0] == 2
-    write_report("a", 1, figures(1, workers=1), lived=10)
+    write_report("a", JUST_NOW, figures(1, workers=1), lived=10)
     assert run("--only", "database,processors")[0] == 1
 
 
 def test_it_shows_a_table_of_each_part_and_what_is_wrong(configure: Configure) -> None:
     configure()
-    write_report("enode-host-17", 1, figures(1, workers=1), lived=10)
+    write_report("enode-host-17", JUST_NOW, figures(1, workers=1), lived=10)
     _, shown = run()
     assert "database: ok" in shown
     assert "processors: degraded\n  1 of 2 command workers of enode-host-17 live\nsupervisor     host  pid" in shown
@@ -46,7 +46,7 @@ def test_it_shows_a_table_of_each_part_and_what_is_wrong(configure: Configure) -
 
 def test_the_same_as_json(configure: Configure) -> None:
     configure()
-    write_report("a", 1, figures(1), lived=10)
+    write_report("a", JUST_NOW, figures(1), lived=10)
     code, text = run("--json", "--only", "queue,processors")
     status: dict[str, Any] = json.loads(text)
     assert (code, status["health"], list(status["parts"])) == (0, "ok", ["queue", "processors"])

@@ -31,7 +31,7 @@ from enode_django.monitoring.work import ask_jobs, ask_parked
 from enode_django.runtime import make_transport
 from sample_project.embedded import Broker
 from tests.status.conftest import BROKER, Configure, broker_at, wait_until_landed
-from tests.status.reports import figures, write_report
+from tests.status.reports import JUST_NOW, figures, write_report
 
 BRIEF, LONG = 20.0, 60
 """Seconds that a caller waits for a living database, which answers within them on a busy machine. And the seconds that
@@ -77,7 +77,7 @@ def test_dead_letters_of_every_group_degrade_the_state_until_they_are_settled(
 @pytest.mark.django_db(transaction=True)
 def test_a_project_that_runs_is_well_in_every_part(configure: Configure, landed: None) -> None:
     configure()
-    write_report("enode-1", 1, figures(10), lived=60)
+    write_report("enode-1", JUST_NOW, figures(10), lived=60)
     status = gather(timeout=LONG)
     assert [part.name for part in status.parts] == list(PARTS)
     assert {part.name for part in status.parts if part.problems} == {"lag"}  # nothing has run really
@@ -232,15 +232,15 @@ def test_a_database_without_all_migrations_is_bad(monkeypatch: pytest.MonkeyPatc
     ("written", "health", "said"),
     [
         ([], Health.BAD, "no processor has reported"),
-        ([("a", 1, {}, False)], Health.OK, ""),
-        ([("a", 1, {}, True)], Health.BAD, "all processors have been stopped"),
-        ([("a", 1, {}, False), ("b", 100, {}, False)], Health.DEGRADED, "b is silent"),
-        ([("a", 1, {}, False), ("b", 100, {}, True)], Health.OK, ""),
-        ([("a", 1, {"workers": 1}, False)], Health.DEGRADED, "1 of 2 command workers"),
-        ([("a", 1, {"waiting_for_help": 2}, False)], Health.BAD, "2 mailboxes of a wait for a database"),
-        ([("a", 100, {"waiting_for_help": 2}, False), ("b", 1, {}, False)], Health.DEGRADED, "a is silent"),
-        ([("a", 1, {"event_workers": 0, "planned_event_workers": 0}, False)], Health.BAD, "no event worker"),
-        ([("a", 1, {"workers": 0, "planned_workers": 0}, False)], Health.BAD, "no command worker"),
+        ([("a", JUST_NOW, {}, False)], Health.OK, ""),
+        ([("a", JUST_NOW, {}, True)], Health.BAD, "all processors have been stopped"),
+        ([("a", JUST_NOW, {}, False), ("b", 100, {}, False)], Health.DEGRADED, "b is silent"),
+        ([("a", JUST_NOW, {}, False), ("b", 100, {}, True)], Health.OK, ""),
+        ([("a", JUST_NOW, {"workers": 1}, False)], Health.DEGRADED, "1 of 2 command workers"),
+        ([("a", JUST_NOW, {"waiting_for_help": 2}, False)], Health.BAD, "2 mailboxes of a wait for a database"),
+        ([("a", 100, {"waiting_for_help": 2}, False), ("b", JUST_NOW, {}, False)], Health.DEGRADED, "a is silent"),
+        ([("a", JUST_NOW, {"event_workers": 0, "planned_event_workers": 0}, False)], Health.BAD, "no event worker"),
+        ([("a", JUST_NOW, {"workers": 0, "planned_workers": 0}, False)], Health.BAD, "no command worker"),
     ],
 )
 def test_processors_are_judged_by_their_last_reports(
@@ -265,7 +265,7 @@ def test_that_nothing_is_reported_on_purpose_is_no_failure(configure: Configure)
 def test_mailboxes_that_are_full_are_told(configure: Configure) -> None:
     configure(COMMANDS={"MAILBOXES": 3, "MAX_UNFINISHED": 100})
     mailboxes = {"commands-0": {"max_offset": 9, "consume_offset": 7}, "events-0": {}}
-    write_report("a", 1, figures(1, unfinished=200, mailboxes=mailboxes), lived=10)
+    write_report("a", JUST_NOW, figures(1, unfinished=200, mailboxes=mailboxes), lived=10)
     finding = ask_mailboxes()
     (row,) = finding.rows
     assert (row.command_mailboxes, row.unfinished, row.most_unfinished) == (6, 200, 200)

@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from django.test import Client, override_settings
 
 from tests.status.conftest import Configure, broker_at
-from tests.status.reports import figures, write_report
+from tests.status.reports import JUST_NOW, figures, write_report
 
 LIVE, READY = "/enode/health/live", "/enode/health/ready"
 
@@ -77,7 +77,7 @@ class TestReady:
     def test_processors_count_if_the_probe_says_so(self, client: Client, configure: Configure) -> None:
         configure()
         assert self.ask(client, "?processors").status_code == 503
-        write_report("a", 1, figures(1), lived=10)
+        write_report("a", JUST_NOW, figures(1), lived=10)
         assert self.ask(client, "?processors").json()["parts"]["processors"] == "ok"
 
     def test_a_database_that_lacks_migrations_is_not_ready(
