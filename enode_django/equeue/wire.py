@@ -67,9 +67,11 @@ _ERRORS: Mapping[str, type[EnodeError]] = {
     error.__name__: error
     for error in (
         *(BadRequest, ConfigurationError, MalformedFrame, MalformedRecords, QueueBacklog, QueueError, QueueFull),
-        *(RoleMissing, StaleRoute, StorageFailed, TopicDeleted, TransportUnavailable, UnknownQueue, UnknownTopic),
+        *(RoleMissing, StaleRoute, StorageFailed, TopicDeleted, TransportUnavailable, UnknownTopic),
     )
 }
+_LATER: Mapping[str, type[EnodeError]] = {error.__name__: error for error in (UnknownQueue, UnknownRequest)}
+"""Errors that clients of the first release know by the names of their bases. Their own names are the details."""
 
 
 def proof(secret: str, side: str, first_nonce: bytes, second_nonce: bytes) -> bytes:
@@ -113,9 +115,9 @@ def error_values(error: EnodeError) -> tuple[str, str, Any]:
     """Return name, text and details of an error, for a frame."""
     if isinstance(error, QueueHeld):
         return "QueueHeld", str(error), [error.owner, error.seconds]
-    if isinstance(error, UnknownRequest):
-        return "BadRequest", str(error), [UnknownRequest.__name__]  # clients of the first release know `BadRequest`
     name = type(error).__name__
+    if name in _LATER:
+        return type(error).__bases__[0].__name__, str(error), [name]
     return (name if name in _ERRORS else "QueueError"), str(error), None
 
 
@@ -124,6 +126,5 @@ def error_of(name: str, text: str, details: Any = None, *_: Any) -> EnodeError:
     if name == "QueueHeld":
         owner, seconds, *_ = details
         return QueueHeld(text, owner=owner, seconds=seconds)
-    if name == "BadRequest" and details and details[0] == UnknownRequest.__name__:
-        return UnknownRequest(text)
-    return _ERRORS.get(name, QueueError)(text)
+    later = _LATER.get(details[0]) if details else None
+    return (later or _ERRORS.get(name, QueueError))(text)

@@ -27,7 +27,15 @@ from enode_django.equeue.wire import (
     error_values,
     proof,
 )
-from enode_django.exceptions import BadRequest, ConfigurationError, QueueError, QueueHeld, UnknownRequest
+from enode_django.exceptions import (
+    BadRequest,
+    ConfigurationError,
+    EnodeError,
+    QueueError,
+    QueueHeld,
+    UnknownQueue,
+    UnknownRequest,
+)
 from tests.equeue.broker_process import ANSWERS_WITH_MORE, with_more
 from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.equeue.golden_frames import (
@@ -264,11 +272,12 @@ def test_without_a_common_version_the_older_side_is_to_be_upgraded(
 # Errors
 
 
-def test_an_unknown_request_is_a_bad_request_for_clients_of_before() -> None:
-    name, text, details = error_values(UnknownRequest("fly"))
-    assert name == "BadRequest"
-    assert type(error_of(name, text, details)) is UnknownRequest
-    assert type(error_of(name, text, None)) is BadRequest
+@pytest.mark.parametrize(("error", "before"), [(UnknownRequest("fly"), BadRequest), (UnknownQueue("7"), QueueError)])
+def test_errors_of_later_are_their_bases_for_clients_of_before(error: EnodeError, before: type[EnodeError]) -> None:
+    name, text, details = error_values(error)
+    assert name == before.__name__
+    assert type(error_of(name, text, details)) is type(error)
+    assert type(error_of(name, text, None)) is before
 
 
 def test_what_a_newer_broker_adds_to_an_error_is_ignored() -> None:
