@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 from django.db import connection, connections, transaction
 
+from enode_django.databases import execute
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.positions import BEGINNING, END, Position
@@ -88,7 +89,8 @@ def test_a_reader_goes_on_where_it_was_after_a_dump_was_restored(
     restore_into(private_postgres)
 
     restored = PostgresEventStore("restored")
-    assert restored._ask("SELECT pg_current_xact_id()::text::bigint", ())[0][0] < before[0].position.transaction_id
+    ((now,),) = execute("restored", "SELECT pg_current_xact_id()::text::bigint", ()).fetchall()
+    assert now < before[0].position.transaction_id
     new = [stream("a", 4), stream("c", 1), refusal("c")]
     for record in new:
         restored.append([record])
