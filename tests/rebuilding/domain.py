@@ -16,8 +16,8 @@ from tests.following.domain import Added, Closed, Opened
 
 @dataclasses.dataclass
 class Effects:
-    """``posting`` is called with each event that `Postings` handles, ``balance`` with row and event. ``note`` is that of
-    the rows of `Seats`."""
+    """``posting`` is called with each event that `Postings` handles, ``balance`` with row and event. ``note`` is that
+    of the rows of `Seats`."""
 
     posting: Callable[[DomainEvent], object] = lambda event: None
     balance: Callable[[Any, DomainEvent], object] = lambda row, event: None
