@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig, apps
@@ -58,6 +59,7 @@ class EnodeConfig(AppConfig):
             join(address)
 
 
+@cache  # so that Django has each check once, also if it sets the app up again
 def _later(path: str, is_needed: Callable[[Sequence[str] | None], bool] = lambda _: True) -> Callable[..., Any]:
     """Return a check that imports its module when it is called, because few processes need it (`check --deploy`,
     reading histories), and only if ``is_needed`` for the databases that Django checks."""

@@ -126,5 +126,7 @@ def error_of(name: str, text: str, details: Any = None, *_: Any) -> EnodeError:
     if name == "QueueHeld":
         owner, seconds, *_ = details
         return QueueHeld(text, owner=owner, seconds=seconds)
-    later = _LATER.get(details[0]) if details else None
-    return (later or _ERRORS.get(name, QueueError))(text)
+    match details:
+        case [str() as later, *_] if later in _LATER:
+            return _LATER[later](text)
+    return _ERRORS.get(name, QueueError)(text)

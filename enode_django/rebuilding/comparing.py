@@ -197,7 +197,7 @@ def compare(
                 undecided.append(model._meta.db_table)
                 continue
             rows += count
-            examples += _paired(model._meta.db_table, [_exactly(text) for text in texts])
+            examples += _paired(model._meta.db_table, [json.loads(text, parse_float=_Fraction) for text in texts])
     return Comparison(compared, apart, rows, examples[:EXAMPLES], undecided)
 
 
@@ -289,9 +289,13 @@ def check_volatile(target: Target) -> None:
             raise RebuildError(f"{target.name} calls {name!r} volatile, but none of its models has such a field")
 
 
-def _exactly(text: str) -> Any:
-    """Return the value of JSON with fractions as texts: a float has fewer digits than a `Decimal` of a row."""
-    return json.loads(text, parse_float=str)
+class _Fraction(NamedTuple):
+    """A number of JSON by its text: a float has fewer digits than a `Decimal` of a row."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def _paired(table: str, found: Sequence[Sequence[Any]]) -> Iterator[Difference]:

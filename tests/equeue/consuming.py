@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from enode_django.equeue import subscribing
 from enode_django.equeue.subscribing import Consumer, Limits, Message, RetryPolicy
 from enode_django.equeue.transport import Transport
+from enode_django.exceptions import UnknownQueue
 
 FAST = Limits(pull_wait=0.05, commit_interval=0.05, lease=60.0)
 """With a lease that does not run out while a slow machine lets the test stand still."""
@@ -40,6 +41,19 @@ class WidensBeforeItIsAsked:
 
     def queue_count(self, topic: str) -> int:
         return self._transport.add_queues(topic, 2, unordered=True)
+
+
+class RefusesPulls:
+    """A transport that knows a queue of its topic, but refuses pulls from it."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = 0.0) -> NoReturn:
+        raise UnknownQueue(f"no queue {min(offsets)}")
 
 
 class Handled:

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from enode_django.equeue.consumer.broadcasting import BroadcastQueues
+from enode_django.equeue.consumer.queue_consumer import NOTHING_TO_PULL
 from enode_django.equeue.consumer.reached import SETTLED_AFTER
 from enode_django.equeue.dead_letters import dead_letters, requeue
 from enode_django.equeue.offsets_file import KeptOffsets, OffsetsFile
@@ -21,7 +23,7 @@ from enode_django.equeue.transport import DeletesTopics, Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.equeue.brokers import RunningBroker
-from tests.equeue.consuming import Handled, WidensBeforeItIsAsked, consuming, eventually, texts
+from tests.equeue.consuming import Handled, RefusesPulls, WidensBeforeItIsAsked, consuming, eventually, texts
 
 ROOT = Path(__file__).parents[2]
 ALL = {"mode": Mode.BROADCASTING}
@@ -368,6 +370,17 @@ def test_consumer_goes_on_with_the_queues_that_come_back_before_it_looks(orders:
     orders.send("orders", {0: texts("a"), 1: texts("b")})
     handled: list[str] = []
     eventually(lambda: handled.extend(broadcast.handle()) or sorted(handled) == ["a", "b"])
+    broadcast.stop()
+
+
+def test_pulls_that_are_refused_though_the_queue_is_there_follow_each_other_with_pauses(
+    orders: Transport, tmp_path: Path
+) -> None:
+    broadcast = Broadcast(cast(Transport, RefusesPulls(orders)), tmp_path)
+    assert broadcast.queues.pull(10, 1.0) == []  # the first look at the queues has woken it
+    began = time.monotonic()
+    assert broadcast.queues.pull(10, 1.0) == []
+    assert time.monotonic() - began >= NOTHING_TO_PULL
     broadcast.stop()
 
 

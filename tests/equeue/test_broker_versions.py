@@ -32,6 +32,7 @@ from enode_django.exceptions import (
     ConfigurationError,
     EnodeError,
     QueueError,
+    QueueFull,
     QueueHeld,
     UnknownQueue,
     UnknownRequest,
@@ -285,6 +286,8 @@ def test_what_a_newer_broker_adds_to_an_error_is_ignored() -> None:
     assert isinstance(held, QueueHeld)
     assert (held.owner, held.seconds) == ("m", 1.5)
     assert type(error_of("OfTheNextVersion", "text", None)) is QueueError
+    for details in (5, {"queue": 7}, [["OfTheNextVersion"]], [{"queue": 7}]):
+        assert type(error_of("QueueFull", "text", details)) is QueueFull
 
 
 def test_the_broker_takes_defaults_for_arguments_of_a_later_version(newer: RunningBroker) -> None:

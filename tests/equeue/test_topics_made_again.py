@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, cast
 
 import pytest
 
-from enode_django.equeue.consumer.queue_consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import NOTHING_TO_PULL, QueueConsumer
 from enode_django.equeue.consumer.topic_consumer import Beginner, Starts
 from enode_django.equeue.messages import GroupState, Start
 from enode_django.equeue.transport import DeletesTopics, Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from tests.equeue.consuming import WidensBeforeItIsAsked, eventually, texts
+from tests.equeue.consuming import RefusesPulls, WidensBeforeItIsAsked, eventually, texts
 
 
 @pytest.fixture
@@ -126,6 +127,17 @@ def test_queues_that_come_back_meanwhile_are_consumed(orders: Transport, elsewhe
     eventually(lambda: handled.extend(consumer.handle()) or sorted(handled) == ["c", "d"])
     consumer.beat()
     assert orders.committed("billing", "orders") == orders.end_offsets("orders")
+
+
+def test_pulls_that_are_refused_though_the_queue_is_there_follow_each_other_with_pauses(orders: Transport) -> None:
+    queues = Clustering(cast(Transport, RefusesPulls(orders))).queues
+    queues.acquire_missing()
+    assert queues.pull(10, 1.0) == []  # the assignment has woken it
+    began = time.monotonic()
+    assert queues.pull(10, 1.0) == []
+    assert time.monotonic() - began >= NOTHING_TO_PULL
+    queues.leave()
+    queues.abandon()
 
 
 def test_a_consumer_that_stops_gives_back_what_is_left(orders: Transport, elsewhere: Transport) -> None:

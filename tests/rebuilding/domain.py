@@ -16,10 +16,12 @@ from tests.following.domain import Added, Closed, Opened
 
 @dataclasses.dataclass
 class Effects:
-    """``posting`` is called with each event that `Postings` handles, ``balance`` with row and event."""
+    """``posting`` is called with each event that `Postings` handles, ``balance`` with row and event. ``note`` is that
+    of the rows of `Seats`."""
 
     posting: Callable[[DomainEvent], object] = lambda event: None
     balance: Callable[[Any, DomainEvent], object] = lambda row, event: None
+    note: Any = None
 
 
 effects = Effects()
@@ -155,7 +157,7 @@ class Seats(Projection):
     @handles
     def added(self, event: Added) -> None:
         account = event.aggregate_root_id
-        Seat.objects.create(id=f"{account}-{event.amount}", account=account, row=event.amount)
+        Seat.objects.create(id=f"{account}-{event.amount}", account=account, row=event.amount, note=effects.note)
 
 
 MODELS = (Posting, PostingLine, Label, Book, Undeclared, Balance, Seat)

@@ -92,6 +92,16 @@ def test_no_value_is_another_value_than_a_null_of_json(postings: Harness) -> Non
     assert describe(comparison) == ["rebuilding_seat of a: note IS NULL: rebuilt True, in use False"]
 
 
+def test_a_fraction_of_json_is_another_value_than_a_text(postings: Harness, effects: Effects) -> None:
+    effects.note = {"part": 0.1}
+    with subscribers.only(Seats):
+        postings.stored("a", Added(amount=1))
+        follow(Seats)
+        Seat.objects.update(note={"part": "0.1"})
+        comparison = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
+    assert describe(comparison) == ["rebuilding_seat of a: note: rebuilt {'part': 0.1}, in use {'part': '0.1'}"]
+
+
 def test_a_row_that_is_there_twice_is_found_in_a_table_that_migrations_did_not_make(
     postings: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

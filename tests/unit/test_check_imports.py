@@ -90,6 +90,15 @@ class Nameless(ProcessManager):
     def on(self, event: Again): ...
 print(*(message.id for message in checks.run_checks()))
 """
+AGAIN = """
+import django
+from django.apps import apps
+from django.core.checks.registry import registry
+django.setup()
+before = registry.get_checks(include_deployment_checks=True)
+apps.get_app_config("enode_django").ready()
+print(*(set(registry.get_checks(include_deployment_checks=True)) - set(before)) or ["none"])
+"""
 
 
 def printed(code: str, directory: Path) -> set[str]:
@@ -115,3 +124,8 @@ def test_a_check_imports_only_what_it_looks_at(tmp_path: Path) -> None:
     imported = printed(CHECK, tmp_path)
     assert sorted(NEEDED - imported) == []
     assert sorted(imported.intersection(NEEDLESS)) == []
+
+
+def test_a_project_that_is_set_up_again_has_each_check_once(tmp_path: Path) -> None:
+    """As for tests that override ``INSTALLED_APPS``."""
+    assert printed(AGAIN, tmp_path) == {"none"}

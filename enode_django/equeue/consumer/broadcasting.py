@@ -157,7 +157,8 @@ class BroadcastQueues:
         try:
             batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
         except UnknownQueue:
-            self._lose_from(self._transport.queue_count(self._topic))
+            if not self._lose_from(self._transport.queue_count(self._topic)):
+                self._puller.rest(min(wait, NOTHING_TO_PULL))
             return []
         pulled = []
         for batch in batches:
@@ -166,12 +167,14 @@ class BroadcastQueues:
                 pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
         return pulled
 
-    def _lose_from(self, count: int) -> None:
-        """Lose the queues from number ``count`` on: the topic was deleted, and made again with fewer queues."""
+    def _lose_from(self, count: int) -> bool:
+        """Lose the queues from number ``count`` on: the topic was deleted, and made again with fewer queues. Return
+        False if there are none."""
         gone = {queue for queue in self._windows if queue >= count}
         self._shown -= gone
         for queue in gone:
             self._windows[queue].close()
+        return bool(gone)
 
     def commit(self) -> None:
         reached = self._reached

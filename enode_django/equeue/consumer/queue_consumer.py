@@ -263,8 +263,11 @@ class QueueConsumer:
             return []
         pulled: list[PulledMessages] = []
         batches: Sequence[PulledBatch] = ()
-        with self._losing_gone():
+        try:
             batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
+        except UnknownQueue:
+            self._lose_gone()
+            self._puller.rest(min(wait, NOTHING_TO_PULL))  # not at all if queues were lost, which has woken it
         self._routes = {batch.route for batch in batches}
         for batch in batches:
             window = windows[batch.queue]
@@ -366,16 +369,17 @@ class QueueConsumer:
         try:
             yield
         except UnknownQueue:
-            self._lose_from(self._transport.queue_count(self._topic))
+            self._lose_gone()
 
-    def _lose_from(self, count: int) -> None:
+    def _lose_gone(self) -> None:
+        count = self._transport.queue_count(self._topic)
         with self._joining:
             self.assign(queue for queue in self._assigned if queue < count)
         for window in self.open_windows:
             if window.queue >= count:
                 logger.warning("lost %s/%d: the topic has only %d queues now", window.topic, window.queue, count)
                 window.close()
-        self.wake()
+                self.wake()
 
     def lose_all(self) -> None:
         """Own nothing, without telling the transport: the topic is deleted."""
