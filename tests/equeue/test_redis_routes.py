@@ -197,7 +197,7 @@ def test_times_of_deleted_messages_are_deleted(
         client.xadd(keys.times("topic", 0), {"o": moment}, id=f"{moment + 1}-0")
     client.hset(keys.queue("topic", 0), "time", 10**15)  # so that the send leaves none
     transport.send("topic", {0: [b"x" * 200] * 1_200})
-    cutting = RedisStreamsTransport(redis_url, prefix=prefix, max_length=100)
+    cutting = RedisStreamsTransport(redis_url, prefix=prefix, max_length=100, timeout=60)
     cutting.trim("topic")
     cutting.close()
     first = messages(transport, "topic", 0)[0][0]
@@ -213,7 +213,9 @@ def test_unconsumed_messages_are_deleted_only_when_that_is_switched_on(
     transport.send("topic", {0: [b"x" * 200] * 2_000})
     transport.acquire("group", "topic", 0, "one", 60)
     for switched_on, left in ((False, 2_000), (True, 500)):
-        cutting = RedisStreamsTransport(redis_url, prefix=prefix, max_length=500, delete_unconsumed=switched_on)
+        cutting = RedisStreamsTransport(
+            redis_url, prefix=prefix, max_length=500, delete_unconsumed=switched_on, timeout=60
+        )
         cutting.trim("topic")
         cutting.close()
         assert left <= len(messages(transport, "topic", 0)) < left + 200
@@ -227,7 +229,7 @@ def test_consumed_messages_are_kept_for_their_age_and_others_deleted_by_it_only_
     transport.commit("group", "topic", {0: Commit(lease.epoch, 1_000)})
 
     def left(**options: Any) -> int:
-        with contextlib.closing(RedisStreamsTransport(redis_url, prefix=prefix, **options)) as trimming:
+        with contextlib.closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60, **options)) as trimming:
             trimming.trim("topic")
         return len(messages(transport, "topic", 0))
 

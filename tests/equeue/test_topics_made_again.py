@@ -28,7 +28,9 @@ def elsewhere(orders: Transport, request: pytest.FixtureRequest) -> Iterator[Tra
     if isinstance(orders, BrokerTransport):
         other: BrokerTransport | RedisStreamsTransport = request.getfixturevalue("own_broker").transport()
     else:
-        other = RedisStreamsTransport(request.getfixturevalue("redis_url"), prefix=request.getfixturevalue("prefix"))
+        other = RedisStreamsTransport(
+            request.getfixturevalue("redis_url"), prefix=request.getfixturevalue("prefix"), timeout=60
+        )
     with closing(other):
         yield other
 
