@@ -55,5 +55,54 @@ def test_a_consumer_goes_back_to_where_a_copy_ended_that_it_has_not_met(known: s
     assert met.begin(0, offset, 100, timeline) == offset
 
 
+def reached_90() -> Reached:
+    """Offset 90 was reached in timeline a, of which 10 is settled."""
+    return Reached(KeptOffsets(offsets={0: 90}, settled={0: 10}, timelines={0: "a"}), now=0.0)
+
+
+def test_what_was_confirmed_before_a_queue_began_again_never_counts_as_settled() -> None:
+    met = reached_90()
+    assert met.confirm({0: 90}, {0: "a"}, now=60.0) == []
+    assert met.begin(0, 90, 100, "b") == 10
+    assert met.confirm({0: 20}, {0: "b"}, now=120.0) == []
+    assert met.begin(0, 95, 100, "c") == 10
+
+
+def test_an_offset_is_not_settled_because_its_queue_begins_there() -> None:
+    met = reached_90()
+    assert met.begin(0, 90, 100, "a") == 90
+    assert met.begin(0, 90, 100, "b") == 10
+
+
+def test_a_timeline_that_is_not_told_is_remembered() -> None:
+    met = reached_90()
+    assert met.begin(0, 90, 100, "") == 90
+    assert met.begin(0, 90, 100, "b") == 10
+
+
+def test_an_offset_of_a_changed_timeline_is_not_settled_while_no_timeline_is_told() -> None:
+    met = reached_90()
+    assert met.confirm({0: 90}, {0: "b"}, now=60.0) == [0]
+    assert met.confirm({0: 95}, {}, now=120.0) == []
+    assert met.begin(0, 95, 100, "b") == 10
+
+
+def test_an_offset_whose_timeline_changed_within_the_minute_is_not_settled() -> None:
+    met = reached_90()
+    assert met.confirm({0: 90}, {0: "a"}, now=60.0) == []
+    assert met.confirm({0: 95}, {0: "b"}, now=120.0) == [0]
+    assert met.begin(0, 95, 100, "b") == 10
+
+
+def test_an_offset_is_settled_a_minute_after_it_was_confirmed() -> None:
+    met = reached_90()
+    assert met.confirm({0: 90}, {0: "a"}, now=60.0) == []
+    assert met.confirm({0: 95}, {0: "a"}, now=119.0) == []
+    assert met.begin(0, 95, 100, "b") == 10, "less than a minute after it was confirmed"
+    met = reached_90()
+    met.confirm({0: 90}, {0: "a"}, now=60.0), met.confirm({0: 95}, {0: "a"}, now=120.0)
+    assert met.begin(0, 95, 100, "b") == 90
+
+
 def test_the_example_holds() -> None:
     assert doctest.testmod(reached).failed == 0
