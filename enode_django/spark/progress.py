@@ -39,7 +39,7 @@ def with_progress(
     and is raised.
     """
     group = f"enode-{uuid.uuid4()}"
-    outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]] = queue.SimpleQueue()
+    outcome: queue.Queue[tuple[Value | None, BaseException | None]] = queue.Queue()
 
     def act() -> None:
         try:
@@ -60,7 +60,8 @@ def with_progress(
         join_threads([thread], JOIN_SECONDS)
 
 
-def _wait(outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]], tell: Callable[[], None]) -> Value:
+def _wait(outcome: queue.Queue[tuple[Value | None, BaseException | None]], tell: Callable[[], None]) -> Value:
+    # Not a `SimpleQueue`: that waits for ever if a signal is handled while its timeout passes.
     told = time.monotonic()
     while True:
         try:
