@@ -66,34 +66,32 @@ class ClaimingCommands:
         self._uniqueness = uniqueness
         self._note = note
         self._decide = decide
-        self._places: dict[str, int] = {}
+        self.places: dict[str, int] = {}
         """The places of the waiting commands among the decisions of the batch, by aggregate."""
         self._keys: set[UniqueKey] = set()
 
     def begin(self) -> None:
         """Forget a batch that an error has ended."""
-        self._places.clear()
+        self.places.clear()
         self._keys.clear()
 
     def make_way(self, envelope: Envelope, entries: list[Decision]) -> None:
         """Decide on the waiting commands, if the next one may depend on that."""
-        if envelope.aggregate_root_id in self._places or envelope.suspect:
+        if envelope.aggregate_root_id in self.places or envelope.suspect:
             self.claim(entries)
 
-    def add(self, entry: Decision, entries: list[Decision]) -> None:
-        """Add the next decision of the batch to the ``entries``."""
-        if isinstance(entry, Claiming):
-            keys = set(_keys_of(entry))
-            if not keys.isdisjoint(self._keys):
-                self.claim(entries)
-            self._keys |= keys
-            self._places[entry.aggregate_root_id] = len(entries)
-        entries.append(entry)
+    def add(self, entry: Claiming, entries: list[Decision]) -> None:
+        """Let a command wait, whose stand-in comes next among the ``entries``."""
+        keys = set(_keys_of(entry))
+        if not keys.isdisjoint(self._keys):
+            self.claim(entries)
+        self._keys |= keys
+        self.places[entry.aggregate_root_id] = len(entries)
 
     def claim(self, entries: list[Decision]) -> None:
         """Claim the values of all waiting commands, and put decisions in their places. Blocks on the store."""
-        if self._places:
-            places = list(self._places.values())
+        if self.places:
+            places = list(self.places.values())
             self.begin()
             waiting = [entry for place in places if isinstance(entry := entries[place], Claiming)]
             for place, decision in zip(places, self._decisions(waiting), strict=True):

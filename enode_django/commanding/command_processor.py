@@ -120,16 +120,19 @@ class CommandProcessor:
         self._load_missing(envelopes)
         slots = self._cache.slots
         take = logged(self._take_alone) if steplog.enabled() else self._take
-        self._claiming.begin()
-        entries: list[Decision] = []
+        claiming, entries = self._claiming, list[Decision]()
+        claiming.begin()
         left = sys.maxsize if most_bytes is None else most_bytes
         for envelope in envelopes:
-            self._claiming.make_way(envelope, entries)
+            if claiming.places:
+                claiming.make_way(envelope, entries)
             entry = take(slots[envelope.aggregate_root_id], envelope)
-            self._claiming.add(entry, entries)
+            if isinstance(entry, Claiming):
+                claiming.add(entry, entries)
+            entries.append(entry)
             if entry.record is not None and (left := left - len(entry.record.events)) <= 0:
                 break
-        self._claiming.claim(entries)
+        claiming.claim(entries)
         self._note[0] = NOTHING_IN_FLIGHT
         self._let_go_of_postponed(entries)
         return entries
@@ -158,8 +161,10 @@ class CommandProcessor:
             self._postponed.add(envelope)
             return postponed(envelope, slot.epoch, 0.0, None)
         known = self._recent.find(envelope.id, id)
+        if known is None and envelope.suspect and self._suspects is not None:
+            return self._execute_alone(slot, envelope, self._suspects)
         if known is None:
-            return self._execute(slot, envelope)
+            return self._conclude(slot, envelope, self._handle(slot, envelope))
         if (conflict := conflict_with_message(envelope, known.body)) is not None:
             entry = Decision(DecisionKind.VERDICT, slot.id, slot.epoch, envelope, None, None, conflict)
         elif known.result is None:
@@ -379,16 +384,14 @@ class CommandProcessor:
 
     # -- handling -------------------------------------------------------------------------------------------------
 
-    def _execute(self, slot: Slot, envelope: Envelope) -> Decision:
-        if envelope.suspect and self._suspects is not None:
-            self._note[0] = NOTHING_IN_FLIGHT  # nothing is handled while this waits
-            with self._suspects:
-                self._is_alone = True
-                entry = self._claiming.alone(self._conclude(slot, envelope, self._handle(slot, envelope)))
-                self._is_alone = False
-                self._note[0] = NOTHING_IN_FLIGHT
-            return entry
-        return self._conclude(slot, envelope, self._handle(slot, envelope))
+    def _execute_alone(self, slot: Slot, envelope: Envelope, suspects: threading.Lock) -> Decision:
+        self._note[0] = NOTHING_IN_FLIGHT  # nothing is handled while this waits
+        with suspects:
+            self._is_alone = True
+            entry = self._claiming.alone(self._conclude(slot, envelope, self._handle(slot, envelope)))
+            self._is_alone = False
+            self._note[0] = NOTHING_IN_FLIGHT
+        return entry
 
     def _conclude(self, slot: Slot, envelope: Envelope, entry: Decision) -> Decision:
         if isinstance(entry, Postponed):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from enode_django.commanding.sent_commands import SentCommands
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command, DomainEvent
@@ -32,7 +34,7 @@ Root = TypeVar("Root", bound=AggregateRoot)
 Load = Callable[[str], AggregateRoot | None]
 
 
-class CommandContext:
+class CommandContext(Struct, eq=False):
     """Gives the command's own aggregate to change, and private copies of others to read.
 
     It lives for one call of a handler and belongs to that handler's thread.
@@ -53,30 +55,18 @@ class CommandContext:
         assert BankAccount.load("bob").owner == "Ada"
     """
 
-    __slots__ = (
-        "_aggregate",
-        "_changed",
-        "_error",
-        "_foreign",
-        "_is_new",
-        "_load",
-        "_metadata",
-        "_result",
-        "_sent",
-        "command",
-    )
+    command: Command
+    _aggregate: AggregateRoot | None
+    _load: Load
+    _metadata: bytes = b""
+    _result: Any = None
+    _is_new: bool = False
+    _changed: tuple[AggregateRoot, ...] = ()
+    _error: BaseException | None = None
+    _foreign: dict[str, AggregateRoot | None] | None = None
+    _sent: SentCommands | None = None
 
-    def __init__(self, command: Command, aggregate: AggregateRoot | None, load: Load, metadata: bytes = b"") -> None:
-        self.command = command
-        self._result: Any = None
-        self._aggregate = aggregate
-        self._is_new = False
-        self._changed: tuple[AggregateRoot, ...] = ()
-        self._error: BaseException | None = None
-        self._foreign: dict[str, AggregateRoot | None] | None = None
-        self._load = load
-        self._metadata = metadata
-        self._sent: SentCommands | None = None
+    __repr__ = object.__repr__
 
     @property
     def command_id(self) -> str:
@@ -154,14 +144,14 @@ class CommandContext:
     def set_result(self, value: Any) -> None:
         """Set ``result.value`` for the caller of ``execute_command``: plain values, lists and dicts of them. The value
         is copied. Raises `InvalidField` for anything else."""
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, DomainEvent):
-                raise InvalidField(
-                    f"the result has {shown(one)}; an event is not returned: write self.apply({shown(one)})"
-                )
         try:
             self._result = taken(value)
         except InvalidField as error:
+            for one in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(one, DomainEvent):
+                    raise InvalidField(
+                        f"the result has {shown(one)}; an event is not returned: write self.apply({shown(one)})"
+                    ) from error
             raise InvalidField(
                 f"the result {shown(value)} cannot be sent: {error}; set plain values, lists and dicts of them"
             ) from error

@@ -4,10 +4,10 @@ packed once for each class. The bytes are those of `plain.pack`, in a third of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 from uuid import UUID
 
 import msgpack
@@ -15,6 +15,7 @@ import msgspec
 
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import DomainEvent, sealed_plain
+from enode_django.domain.scalars import check_decimal
 from enode_django.serialization.plain import DATE, DECIMAL, UNIQUE_ID
 from enode_django.serialization.registry import types
 
@@ -57,27 +58,51 @@ NOT_SIMPLE = (LookupError, TypeError, ValueError, OverflowError)
 """The errors of `pack_simple_stream` for values that only `plain.pack` can write, or refuses with a better message."""
 
 
-class _Layout(NamedTuple):
-    """The bytes that all events of a class share: those before the fields, and the packed name of each field."""
+_AddPieces = Callable[[DomainEvent, Callable[[Iterable[bytes]], None]], None]
+"""Passes the packed pieces of an event to a function."""
+_compiled: dict[type[DomainEvent], _AddPieces] = {}
 
-    head: bytes
-    fields: Sequence[tuple[str, bytes]]
-    are_plain: bool
-    """True if the values in an event's dictionary are those that are stored."""
+_FUNCTION = """
+def add_pieces(event, add):
+    values = {values}
+    {steps}
+    add(({pieces}))
+"""
+_STEP = "value{n} = values[{name!r}]"
+_PIECES = "before{n}, pack[type(value{n})](value{n})"
+_DECIMAL_STEP = _STEP + "; text{n} = str(value{n}).encode() if type(value{n}) is Decimal else refuse(value{n})"
+_DECIMAL_PIECES = "before{n}, heads[len(text{n})], text{n}"
 
 
-_layouts: dict[type[DomainEvent], _Layout] = {}
-
-
-def _lay_out(cls: type[DomainEvent]) -> _Layout:
+def _compile(cls: type[DomainEvent]) -> _AddPieces:
+    """Compile a function that does what a loop over the fields would do, in two thirds of the time."""
     schema, packer = schema_of(cls), msgpack.Packer(autoreset=False)
     packer.pack_array_header(3)
     packer.pack(types.name_of(cls))
     packer.pack(cls.schema_version)
     packer.pack_map_header(len(schema.names))
-    fields = [(name, _pack(name)) for name in schema.names]
-    layout = _layouts[cls] = _Layout(packer.bytes(), fields, not any(kind.encode for kind in schema.types.values()))
-    return layout
+    known: dict[str, Any] = {"heads": _DECIMAL_HEADS, "pack": _PACK, "Decimal": Decimal, "refuse": _refuse}
+    steps, pieces, before = [], [], packer.bytes()
+    for n, name in enumerate(schema.names):
+        is_decimal = schema.types[name].decode is check_decimal
+        steps.append((_DECIMAL_STEP if is_decimal else _STEP).format(n=n, name=name))
+        pieces.append((_DECIMAL_PIECES if is_decimal else _PIECES).format(n=n))
+        known[f"before{n}"] = before + _pack(name)
+        before = b""
+    text = _FUNCTION.format(
+        values="sealed_plain(event)" if any(kind.encode for kind in schema.types.values()) else "event.__dict__",
+        steps="\n    ".join(steps),
+        pieces=", ".join(pieces or ["before"]) + ",",
+    )
+    known |= {"before": before, "sealed_plain": sealed_plain}
+    exec(text, known)  # noqa: S102  (names are quoted)
+    compiled: _AddPieces = known["add_pieces"]
+    _compiled[cls] = compiled
+    return compiled
+
+
+def _refuse(value: object) -> NoReturn:
+    raise TypeError(f"{value!r} is not a Decimal")
 
 
 def _array_of(length: int) -> bytes:
@@ -90,17 +115,8 @@ _STREAM_OF_ONE = _array_of(2) + _array_of(1)
 def pack_simple_stream(events: Sequence[DomainEvent], result: Any) -> bytes:
     """Pack the pair of a stream's events and its result. Raises `TypeNameError` for a class without a name, and
     `NOT_SIMPLE`."""
-    pack = _PACK
     pieces = [_STREAM_OF_ONE if len(events) == 1 else _array_of(2) + _array_of(len(events))]
-    add = pieces.append
     for event in events:
-        cls = type(event)
-        head, fields, are_plain = _layouts.get(cls) or _lay_out(cls)
-        values = event.__dict__ if are_plain else sealed_plain(event)
-        add(head)
-        for name, key in fields:
-            value = values[name]
-            add(key)
-            add(pack[type(value)](value))
-    add(pack[type(result)](result))
+        (_compiled.get(type(event)) or _compile(type(event)))(event, pieces.extend)
+    pieces.append(_PACK[type(result)](result))
     return b"".join(pieces)
