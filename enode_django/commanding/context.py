@@ -236,4 +236,4 @@ class CommandContext(Struct, eq=False):
     @property
     def has_changes(self) -> bool:
         """True if the command's stored aggregate (not a new one) has applied events."""
-        return not self._is_new and self._aggregate is not None and bool(self._aggregate.uncommitted_events)
+        return not self._is_new and self._aggregate is not None and bool(self._aggregate._enode_uncommitted)

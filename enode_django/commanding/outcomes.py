@@ -11,7 +11,7 @@ from enode_django.bus.results import CommandResult, CommandStatus, crash, failur
 from enode_django.commanding.decisions import Envelope
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import plain_of
-from enode_django.domain.messages import stamp_of
+from enode_django.domain.messages import DomainEvent, stamp_of
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.exceptions import (
@@ -47,7 +47,8 @@ def stream_of(
 ) -> StreamRecord:
     """Return the row of an aggregate's uncommitted events, and of the commands that its handler sends. Raises
     `InvalidField`, `TypeNameError` or `MessageTooLarge`."""
-    events, metadata = aggregate.uncommitted_events, envelope.metadata
+    events: Sequence[DomainEvent] = aggregate._enode_uncommitted
+    metadata = envelope.metadata
     stamp = stamp_of(events[0])
     encoded = encode_stream(events, result, sent)
     size = len(encoded) + len(metadata)
