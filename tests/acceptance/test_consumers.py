@@ -51,7 +51,7 @@ def broker(tmp_path: Path) -> Iterator[Queue]:
 
 @pytest.fixture
 def redis(redis_url: str) -> Iterator[Queue]:
-    options = {"prefix": f"consumers-{uuid.uuid4().hex}"}
+    options: dict[str, Any] = {"prefix": f"consumers-{uuid.uuid4().hex}", "timeout": PATIENCE}
     transport = RedisStreamsTransport(redis_url, **options)
     yield Queue(transport, redis_url, options, lambda: None)
     transport.close()

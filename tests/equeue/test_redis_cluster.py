@@ -37,19 +37,19 @@ def cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture
 def transport(cluster: RedisCluster) -> Iterator[RedisStreamsTransport]:
-    with contextlib.closing(RedisStreamsTransport(cluster.url)) as transport:
+    with contextlib.closing(RedisStreamsTransport(cluster.url, timeout=DEADLINE)) as transport:
         yield transport
 
 
 class TestRedisCluster(TransportContract):
     @pytest.fixture
     def transport(self, cluster: RedisCluster) -> Iterator[Transport]:
-        with contextlib.closing(RedisStreamsTransport(cluster.url)) as transport:
+        with contextlib.closing(RedisStreamsTransport(cluster.url, timeout=DEADLINE)) as transport:
             yield transport
 
     @pytest.fixture
     def another(self, cluster: RedisCluster) -> Iterator[Transport]:
-        with contextlib.closing(RedisStreamsTransport(cluster.url)) as transport:
+        with contextlib.closing(RedisStreamsTransport(cluster.url, timeout=DEADLINE)) as transport:
             yield transport
 
 
@@ -86,7 +86,9 @@ def test_a_node_that_knows_only_who_had_the_slots_before_keeps_nobody_from_them(
     topic = f"topic-{uuid.uuid4().hex}"
     with OutdatedNode(cluster.servers[0].port) as cut_off:
         login, _, nodes = cluster.url.rpartition("@")
-        with contextlib.closing(RedisStreamsTransport(f"{login}@{cut_off.address},{nodes}")) as transport:
+        with contextlib.closing(
+            RedisStreamsTransport(f"{login}@{cut_off.address},{nodes}", timeout=DEADLINE)
+        ) as transport:
             assert transport.create_topic(topic, 12) == 12
             assert transport.send(topic, {queue: [b"x"] for queue in range(12)}) == dict.fromkeys(range(12), 0)
             assert cut_off.asked == 1, "then another one is asked"
@@ -99,7 +101,9 @@ def test_what_refuses_is_believed_though_no_other_node_can_be_asked(cluster: Red
     with (
         OutdatedNode(cluster.servers[0].port) as one,
         OutdatedNode(cluster.servers[0].port) as other,
-        contextlib.closing(RedisStreamsTransport(f"{login}@{one.address},{other.address}")) as transport,
+        contextlib.closing(
+            RedisStreamsTransport(f"{login}@{one.address},{other.address}", timeout=DEADLINE)
+        ) as transport,
     ):
         assert transport.create_topic(topic, 12) == 12
         for _ in range(3):
@@ -209,7 +213,7 @@ def test_order_of_keys_is_kept_while_queues_are_added_under_load(
 
 def test_cluster_that_does_not_serve_all_slots_is_retriable(cluster: RedisCluster) -> None:
     alone = RedisCluster.alone()
-    with contextlib.closing(alone), contextlib.closing(RedisStreamsTransport(alone.url)) as transport:
+    with contextlib.closing(alone), contextlib.closing(RedisStreamsTransport(alone.url, timeout=DEADLINE)) as transport:
         with pytest.raises(TransportUnavailable):
             transport.create_topic("topic", 1)
         ask(alone.servers[0], "CLUSTER ADDSLOTS", *range(SLOTS))
@@ -232,7 +236,7 @@ def test_shared_states_lie_on_all_servers(cluster: RedisCluster) -> None:
 def test_single_location_of_a_cluster_is_a_configuration_error(cluster: RedisCluster) -> None:
     topic = next(name for name in "abcdef" if cluster.master_of(Keys("enode").topic(name)) is not cluster.servers[0])
     with (
-        contextlib.closing(RedisStreamsTransport(cluster.servers[0].url)) as transport,
+        contextlib.closing(RedisStreamsTransport(cluster.servers[0].url, timeout=DEADLINE)) as transport,
         pytest.raises(ConfigurationError, match=r"redis\+cluster"),
     ):
         transport.create_topic(topic, 1)

@@ -23,7 +23,7 @@ from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
-from sample_project.embedded_servers import Redis
+from sample_project.embedded_servers import Redis, Valkey
 from tests.equeue.redis_servers import RedisWithSentinels, persist, wait_for
 
 QUEUES = 12
@@ -226,3 +226,36 @@ def test_a_name_that_leads_to_another_master_is_followed() -> None:
             transport.send("topic", {0: [b"refused"]})
         assert transport.send("topic", {0: [b"behind"]}) == {0: 1}
         assert messages(transport, "topic", 0) == [(0, b"before"), (1, b"behind")]
+
+
+@pytest.mark.parametrize("service", [Redis, Valkey])
+def test_what_is_repeated_by_another_connection_is_confirmed_too(service: type[Redis]) -> None:
+    """Since Redis 7.2 ``WAIT`` asks for the last write of its own connection, so a call that writes nothing is at once
+    confirmed."""
+    with contextlib.ExitStack() as running:
+        master = running.enter_context(service({}))
+        replica = service({"replicaof": f"127.0.0.1 {master.port}", "masterauth": master.password})
+        replica.settings |= {"repl-diskless-sync-delay": "0", "appendonly": "no"}
+        replica.password = master.password
+        running.enter_context(replica)
+        wait_for(lambda: says(replica, "INFO", "replication")["master_link_status"] == "up", "the replica follows")
+        one, two = (
+            running.enter_context(contextlib.closing(RedisStreamsTransport(master.url, wait_replicas=1)))
+            for _ in range(2)
+        )
+        persist(lambda: one.create_topic("topic", 1))
+        once = Once(uuid.uuid4().hex, 1)
+        for transport in (one, two):  # connects it
+            persist(lambda: transport.send("topic", {0: [b"confirmed"]}))  # noqa: B023
+        epoch = persist(lambda: one.acquire("group", "topic", 0, "one", 60)).epoch
+        replica.pause()
+        try:
+            for transport in (one, two):
+                with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+                    transport.send("topic", {0: [b"not confirmed"]}, once=once)
+                with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+                    transport.commit("group", "topic", {0: Commit(epoch, 1)})
+        finally:
+            replica.resume()
+        assert persist(lambda: two.send("topic", {0: [b"not confirmed"]}, once=once)) == {0: 2}
+        assert persist(lambda: two.commit("group", "topic", {0: Commit(epoch, 1)})) == set()

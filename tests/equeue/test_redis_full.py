@@ -48,7 +48,9 @@ def client(server: Redis) -> Iterator[Any]:
 
 @pytest.fixture
 def transport(server: Redis, client: Any) -> Iterator[RedisStreamsTransport]:
-    with contextlib.closing(RedisStreamsTransport(server.url, prefix=f"full-{uuid.uuid4().hex}")) as transport:
+    with contextlib.closing(
+        RedisStreamsTransport(server.url, prefix=f"full-{uuid.uuid4().hex}", timeout=60)
+    ) as transport:
         transport.create_topic("topic", QUEUES)
         yield transport
 
@@ -148,7 +150,7 @@ def test_what_must_be_sent_before_a_message_is_done_with_is_stored_on_a_full_ser
 def test_what_is_consumed_is_deleted_before_its_time_when_memory_is_nearly_full(
     server: Redis, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with contextlib.closing(RedisStreamsTransport(server.url, max_age=3_600)) as transport:
+    with contextlib.closing(RedisStreamsTransport(server.url, timeout=60, max_age=3_600)) as transport:
         transport.create_topic("topic", 1)
         transport.send("topic", {0: [BODY] * 500})
         epoch = transport.acquire("group", "topic", 0, "owner", LEASE).epoch

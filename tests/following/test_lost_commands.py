@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 
 @pytest.fixture
 def transport(private_redis: Redis) -> Iterator[RedisStreamsTransport]:
-    transport = RedisStreamsTransport(private_redis.url)
+    transport = RedisStreamsTransport(private_redis.url, timeout=DEADLINE)
     transport.create_topic("events", 1)
     transport.create_topic("commands", 1)
     yield transport

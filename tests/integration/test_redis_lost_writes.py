@@ -22,7 +22,7 @@ DEADLINE = 60.0
 
 @pytest.fixture
 def transport(private_redis: Redis) -> Iterator[RedisStreamsTransport]:
-    transport = RedisStreamsTransport(private_redis.url)
+    transport = RedisStreamsTransport(private_redis.url, timeout=DEADLINE)
     transport.create_topic("topic", 1)
     yield transport
     transport.close()

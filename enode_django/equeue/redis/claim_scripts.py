@@ -70,7 +70,10 @@ local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run', 'deaths')
 if claim[1] ~= ARGV[1] or claim[3] ~= server_run() then return 0 end
 owner_was_told(KEYS[1])
 local before = tonumber(claim[2] or 0)
-if tonumber(ARGV[2]) <= before then return 1 end
+if tonumber(ARGV[2]) <= before then
+  redis.call('HSET', KEYS[1], 'offset', claim[2])  -- a write, for replicas to confirm
+  return 1
+end
 for i = 4, #ARGV, 2 do
   if tonumber(ARGV[i]) >= before then redis.call('RPUSH', KEYS[2], ARGV[i + 1]) end
 end

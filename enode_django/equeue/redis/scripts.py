@@ -4,6 +4,9 @@ A server that cannot write (out of memory, read-only) refuses the first write of
 stops halfway. A server that is out of memory refuses only commands that may need some: a script whose first write is
 ``even_when_full`` runs to its end. All scripts that let consumers go on begin with it, since only consumers make room.
 `SEND` does not.
+
+`SEND` and `COMMIT` write also when they are repeated: replicas confirm the last write of a connection, and the first
+call may have been made over another one.
 """
 
 from __future__ import annotations
@@ -104,7 +107,10 @@ local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time', 'largest', 'l
 local sequence, chunk = ARGV[2], ARGV[3]
 if sequence ~= '' then
   local stored = redis.call('HGET', KEYS[4], sequence .. ':' .. chunk)
-  if stored then return tonumber(stored) end
+  if stored then
+    redis.call('EXPIRE', KEYS[4], {KNOWN_SECONDS})  -- a write, for replicas to confirm
+    return tonumber(stored)
+  end
 end
 if queue[2] == 'deleted' or (ARGV[1] ~= '' and ARGV[1] ~= (queue[2] or '1')) then return -1 end
 local first = tonumber(queue[1] or 0)
