@@ -16,6 +16,8 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from enode_django import asend_command, cancel_command, metadata, send_command
+from enode_django.bus.command_bus import outbox_rows
+from enode_django.domain.metadata import Metadata
 from enode_django.exceptions import ConfigurationError, InvalidField
 from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.outbox.relay import Relay
@@ -320,6 +322,36 @@ def test_a_transaction_that_stays_open_holds_up_no_other_command(harness: Harnes
             transaction.set_rollback(True)
         assert elsewhere(lambda: relay(harness).run()).result(30) == 1
     assert harness.sent()[-1].id == "kept"
+
+
+def schedule_before_all_others(count: int) -> None:
+    ScheduledCommand.objects.bulk_create(
+        ScheduledCommand(aggregate_root_id="a", command_id=row.command_id, body=row.body, due_at=PAST)
+        for row in outbox_rows([(Add("a"), Metadata()) for _ in range(count)])
+    )
+
+
+def test_nor_does_one_that_keeps_more_of_them_locked_than_are_fired_at_once(harness: Harness) -> None:
+    schedule_before_all_others(rows.FIRED_AT_ONCE)
+    send_command(Add("a", id="due"), at=FUTURE)
+    make_due(command_id="due")
+    with another_thread() as elsewhere, transaction.atomic():
+        assert len(ScheduledCommand.objects.filter(due_at=PAST).select_for_update()) == rows.FIRED_AT_ONCE
+        assert elsewhere(lambda: relay(harness).run()).result(30) == 1
+        assert [one.id for one in harness.sent()] == ["due"]
+
+
+def test_many_that_are_due_at_once_are_fired_and_sent_in_portions(harness: Harness) -> None:
+    """So a relay can stop between them, and new rows of the outbox do not wait for all of them."""
+    schedule_before_all_others(3 * rows.FIRED_AT_ONCE)
+    sent: list[bool] = []
+    sender = BreakingSender(harness, lambda: None, lambda: sent.append(True))
+    one = relay(harness, sender=sender)
+    assert one.run(is_stopped=lambda: bool(sent)) == rows.FIRED_AT_ONCE
+    assert (one.pause, ScheduledCommand.objects.count()) == (0.0, 2 * rows.FIRED_AT_ONCE)
+    send_command(Add("b", id="new"), outbox=True)
+    assert one.run() == 2 * rows.FIRED_AT_ONCE + 1
+    assert OutboxCommand.objects.count() == ScheduledCommand.objects.count() == 0
 
 
 def waits_for_a_lock() -> bool:
