@@ -47,7 +47,7 @@ _NEXT = f"SELECT extract(epoch FROM due_at - statement_timestamp()) FROM {TABLE}
 _LOOK = f"""
     SELECT EXISTS (SELECT FROM {outbox.TABLE} WHERE rejected_at IS NULL), ({_NEXT})
 """
-# The outer conditions are looked at again if somebody has changed the row meanwhile: a deadline that was put off stays.
+# The second condition is looked at again if somebody has changed the row meanwhile: a deadline that was put off stays.
 _FIRE = f"""
     WITH first AS MATERIALIZED (
         SELECT id FROM {TABLE} WHERE due_at <= statement_timestamp() ORDER BY due_at, id LIMIT %s
@@ -55,7 +55,7 @@ _FIRE = f"""
         SELECT id FROM {TABLE} WHERE due_at <= statement_timestamp() AND id IN (SELECT id FROM first)
         ORDER BY id FOR UPDATE
     ), due AS (
-        DELETE FROM {TABLE} WHERE due_at <= statement_timestamp() AND id IN (SELECT id FROM locked) RETURNING *
+        DELETE FROM {TABLE} WHERE id IN (SELECT id FROM locked) RETURNING *
     )
     INSERT INTO {outbox.TABLE} (aggregate_root_id, command_id, body)
     SELECT aggregate_root_id, command_id, body FROM due ORDER BY due_at, id

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
@@ -74,10 +75,10 @@ def test_a_command_is_sent_when_it_is_due_and_not_before(harness: Harness) -> No
 
 
 def test_what_is_due_is_sent_in_the_order_of_times(harness: Harness) -> None:
-    for days in (3, 1, 2):
+    for days in range(50, 0, -1):
         send_command(Add("a", amount=days), at=PAST + timedelta(days=days))
-    assert relay(harness).run() == 3
-    assert harness.amounts("a") == [1, 2, 3]
+    assert relay(harness).run() == 50
+    assert harness.amounts("a") == list(range(1, 51))
     assert relay(harness).pause == inf
 
 
@@ -149,6 +150,46 @@ def test_what_is_being_fired_is_not_cancelled(harness: Harness) -> None:
             until(waits_for_a_lock)
         assert cancelling.result() is False
     assert OutboxCommand.objects.count() == 1
+
+
+@contextmanager
+def repeatable_read() -> Iterator[None]:
+    """The level of the transactions of this thread's session."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_isolation = 'repeatable read'")
+        try:
+            yield
+        finally:
+            cursor.execute("RESET default_transaction_isolation")
+
+
+def test_at_a_stricter_level_what_is_being_fired_is_not_cancelled_either(harness: Harness) -> None:
+    send_command(Add("a", id="fired"), at=PAST)
+    with another_thread() as elsewhere:
+
+        def cancelled() -> bool:
+            with repeatable_read():
+                return cancel_command("fired")
+
+        with transaction.atomic():
+            rows.fire("default")
+            cancelling = elsewhere(cancelled)
+            until(waits_for_a_lock)
+        assert cancelling.result(30) is False
+
+
+def test_at_a_stricter_level_a_relay_reads_what_was_sent_before_its_turn(harness: Harness) -> None:
+    levels = []
+
+    def note_level() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            levels.extend(cursor.fetchone())
+
+    send_command(Add("a"), outbox=True)
+    with repeatable_read():
+        assert relay(harness, sender=BreakingSender(harness, note_level, lambda: None)).run() == 1
+    assert levels == ["read committed"]
 
 
 def test_async_code_schedules_and_writes_to_the_outbox(harness: Harness) -> None:
@@ -262,6 +303,27 @@ def test_a_deadline_is_replaced_under_its_name_and_cancelled(harness: Harness) -
     for _ in range(2):
         rows.change("default", {key(): None, key(scope="b"): None})
         assert [row.name for row in ScheduledCommand.objects.all()] == ["other"]
+
+
+def test_a_deadline_may_be_replaced_by_a_command_for_another_aggregate(harness: Harness) -> None:
+    rows.change("default", {key(): Scheduled(NewRow("a", "c1", b"old"), Due(FUTURE))})
+    ScheduledCommand.objects.update(scheduled_at=PAST)
+    rows.change("default", {key(): Scheduled(NewRow("b", "c2", b"new"), Due(PAST))})
+    row = ScheduledCommand.objects.get()
+    assert row.scheduled_at > row.due_at
+    rows.fire("default")
+    assert list(OutboxCommand.objects.values_list("aggregate_root_id", "command_id", "body")) == [("b", "c2", b"new")]
+
+
+def test_what_is_scheduled_wakes_the_relay(harness: Harness) -> None:
+    with transaction.atomic():
+        send_command(Add("a"), at=FUTURE)
+        assert len(connection.run_on_commit) == 1
+    with transaction.atomic():
+        rows.change("default", {key(): None})
+        assert connection.run_on_commit == []
+        rows.change("default", {key(): scheduled("c1", Due(FUTURE)), key("other"): None})
+        assert len(connection.run_on_commit) == 1
 
 
 def test_plain_commands_are_no_deadlines(harness: Harness) -> None:
