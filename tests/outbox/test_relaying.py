@@ -70,14 +70,6 @@ def test_the_order_of_a_call_and_of_calls_is_kept(harness: Harness) -> None:
     assert [one.expected_version for one in harness.sent() if one.fields["amount"] == 50] == [7]
 
 
-def test_the_order_does_not_depend_on_the_place_of_a_row_in_the_table(harness: Harness) -> None:
-    for amount in (1, 2, 3):
-        send_command(Add("a", amount=amount), outbox=True)
-    OutboxCommand.objects.filter(pk=OutboxCommand.objects.order_by("pk")[0].pk).update(error="")  # it moves to the end
-    assert harness.relay(at_once=1).run() == 3
-    assert harness.amounts("a") == [1, 2, 3]
-
-
 def test_a_row_that_took_its_id_earlier_and_committed_later_comes_before_what_followed_it(harness: Harness) -> None:
     """A relay with a position would pass over it."""
     with another_thread() as elsewhere:
