@@ -66,7 +66,7 @@ class ProcessProcessor(EffectProcessor):
             handled = self._handled_refusals(works)
             plans = [self._plan(work, batch.streams[work.aggregate_root_id], handled) for work in batch.works]
             self.in_flight.end()  # time spent waiting for other workers is not a handler's
-            keys = sorted({step.key for plan in plans for _, steps in plan.steps for step in steps})
+            keys = {step.key for plan in plans for _, steps in plan.steps for step in steps}
             known = process_rows.lock(self.alias, self.key, keys)
             processes = Processes(self.subscriber, known, self.store.find, self._follow)
             refusals: list[checkpoints.RefusalKey] = []

@@ -50,7 +50,8 @@ class Schedule(Protocol):
         times a second, so it is one statement."""
 
     def fire(self, alias: str, /) -> float:
-        """Add the commands to the outbox that are due. Return the seconds until the next one is."""
+        """Add commands to the outbox that are due, as many as a relay sends before it asks for more. Return the seconds
+        until the next one is due."""
 
 
 class Relay:

@@ -47,7 +47,7 @@ _NEXT = f"SELECT extract(epoch FROM due_at - statement_timestamp()) FROM {TABLE}
 _LOOK = f"""
     SELECT EXISTS (SELECT FROM {outbox.TABLE} WHERE rejected_at IS NULL), ({_NEXT})
 """
-# The outer conditions are looked at again if somebody has changed the row meanwhile: a deadline that was put off stays.
+# The second condition is looked at again if somebody has changed the row meanwhile: a deadline that was put off stays.
 _FIRE = f"""
     WITH first AS MATERIALIZED (
         SELECT id FROM {TABLE} WHERE due_at <= statement_timestamp() ORDER BY due_at, id LIMIT %s
@@ -55,13 +55,13 @@ _FIRE = f"""
         SELECT id FROM {TABLE} WHERE due_at <= statement_timestamp() AND id IN (SELECT id FROM first)
         ORDER BY id FOR UPDATE
     ), due AS (
-        DELETE FROM {TABLE} WHERE due_at <= statement_timestamp() AND id IN (SELECT id FROM locked) RETURNING *
+        DELETE FROM {TABLE} WHERE id IN (SELECT id FROM locked) RETURNING *
     )
     INSERT INTO {outbox.TABLE} (aggregate_root_id, command_id, body)
     SELECT aggregate_root_id, command_id, body FROM due ORDER BY due_at, id
 """
-# Leaves the rows out that others keep locked.
-_FIRE_OTHERS = _FIRE.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+# Leaves the rows out that others keep locked, however many come first.
+_FIRE_OTHERS = _FIRE.replace("LIMIT %s", "LIMIT %s FOR UPDATE SKIP LOCKED")
 _LIMIT_WAITING = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
 
 
@@ -112,17 +112,16 @@ def look(alias: str) -> tuple[bool, float]:
 
 
 def fire(alias: str) -> float:
-    """Move the commands that are due into the outbox, in the order of their times. Return the seconds until the next
-    one is due (infinite: none is known, or a relay that is at work looks after it). One that another transaction keeps
-    locked for longer than `LOCK_TIMEOUT` is left to a later call: it must not hold up the others. Blocks."""
-    while (seconds := _next_due(alias)) <= 0:
-        with transaction.atomic(using=alias):
-            if not outbox.try_lock(alias):
-                return inf
-            fired = _fire(alias)
-        if not fired:
-            return LOOK_AGAIN
-    return seconds
+    """Move commands that are due into the outbox, up to `FIRED_AT_ONCE`, in the order of their times. Return the
+    seconds until the next one is due (0: it is; infinite: none is known, or a relay that is at work looks after it).
+    One that another transaction keeps locked for longer than `LOCK_TIMEOUT` is left to a later call: it must not hold
+    up the others. Blocks."""
+    with transaction.atomic(using=alias):
+        if not outbox.try_lock(alias):
+            return inf
+        fired = _fire(alias)
+    seconds = _next_due(alias)
+    return seconds if fired or seconds else LOOK_AGAIN
 
 
 def _fire(alias: str) -> int:
@@ -137,4 +136,4 @@ def _fire(alias: str) -> int:
 
 def _next_due(alias: str) -> float:
     row = execute(alias, _NEXT, None).fetchone()
-    return inf if row is None else float(row[0])
+    return inf if row is None else max(0.0, float(row[0]))

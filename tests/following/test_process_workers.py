@@ -6,19 +6,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models.functions import Now
 
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.eventing import process_rows
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
+from enode_django.models import ProcessState
 from tests.following.harness import Harness
-from tests.following.processes import Paid, Placed, Sales
+from tests.following.processes import Finished, Paid, Placed, Sales
 from tests.following.test_processes import order, payment, row, state, subscription
 
 
@@ -93,6 +96,33 @@ def _until_somebody_waits_for_a_lock() -> None:
             if cursor.fetchone() != (0,):
                 return
             assert time.monotonic() < deadline, "nobody waits for a lock"
+
+
+def test_processes_are_locked_in_the_order_of_their_keys(transactional_db: None) -> None:
+    """So two workers do not deadlock: one that waits for the first process holds none of the others."""
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            process_rows.lock("default", "s", ["a"])
+            waiting = pool.submit(_and_disconnect, partial(_locked, ["c", "b", "a"]))
+            _until_somebody_waits_for_a_lock()
+            process_rows.lock("default", "s", ["b", "c"])
+        waiting.result(60)
+
+
+def _locked(keys: Sequence[str]) -> None:
+    with transaction.atomic():
+        process_rows.lock("default", "s", keys)
+
+
+def test_the_deletion_of_old_processes_waits_for_no_worker(harness: Harness) -> None:
+    going = subscription(harness)
+    for key in ("busy", "ended"):
+        harness.deliver(going, order(harness, key, Placed(price=1), Finished()))
+    ProcessState.objects.update(ended_at=Now() - timedelta(days=31))
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        process_rows.lock("default", "processes.sales", ["busy"])
+        pool.submit(_and_disconnect, going.runner.processor.tidy).result(30)
+        assert list(ProcessState.objects.values_list("key", flat=True)) == ["busy"]
 
 
 def test_waiting_for_another_worker_is_nobodys_fault(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
@@ -16,6 +17,8 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from enode_django import asend_command, cancel_command, metadata, send_command
+from enode_django.bus.command_bus import outbox_rows
+from enode_django.domain.metadata import Metadata
 from enode_django.exceptions import ConfigurationError, InvalidField
 from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.outbox.relay import Relay
@@ -72,10 +75,10 @@ def test_a_command_is_sent_when_it_is_due_and_not_before(harness: Harness) -> No
 
 
 def test_what_is_due_is_sent_in_the_order_of_times(harness: Harness) -> None:
-    for days in (3, 1, 2):
+    for days in range(50, 0, -1):
         send_command(Add("a", amount=days), at=PAST + timedelta(days=days))
-    assert relay(harness).run() == 3
-    assert harness.amounts("a") == [1, 2, 3]
+    assert relay(harness).run() == 50
+    assert harness.amounts("a") == list(range(1, 51))
     assert relay(harness).pause == inf
 
 
@@ -147,6 +150,46 @@ def test_what_is_being_fired_is_not_cancelled(harness: Harness) -> None:
             until(waits_for_a_lock)
         assert cancelling.result() is False
     assert OutboxCommand.objects.count() == 1
+
+
+@contextmanager
+def repeatable_read() -> Iterator[None]:
+    """The level of the transactions of this thread's session."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_isolation = 'repeatable read'")
+        try:
+            yield
+        finally:
+            cursor.execute("RESET default_transaction_isolation")
+
+
+def test_at_a_stricter_level_what_is_being_fired_is_not_cancelled_either(harness: Harness) -> None:
+    send_command(Add("a", id="fired"), at=PAST)
+    with another_thread() as elsewhere:
+
+        def cancelled() -> bool:
+            with repeatable_read():
+                return cancel_command("fired")
+
+        with transaction.atomic():
+            rows.fire("default")
+            cancelling = elsewhere(cancelled)
+            until(waits_for_a_lock)
+        assert cancelling.result(30) is False
+
+
+def test_at_a_stricter_level_a_relay_reads_what_was_sent_before_its_turn(harness: Harness) -> None:
+    levels = []
+
+    def note_level() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            levels.extend(cursor.fetchone())
+
+    send_command(Add("a"), outbox=True)
+    with repeatable_read():
+        assert relay(harness, sender=BreakingSender(harness, note_level, lambda: None)).run() == 1
+    assert levels == ["read committed"]
 
 
 def test_async_code_schedules_and_writes_to_the_outbox(harness: Harness) -> None:
@@ -262,6 +305,27 @@ def test_a_deadline_is_replaced_under_its_name_and_cancelled(harness: Harness) -
         assert [row.name for row in ScheduledCommand.objects.all()] == ["other"]
 
 
+def test_a_deadline_may_be_replaced_by_a_command_for_another_aggregate(harness: Harness) -> None:
+    rows.change("default", {key(): Scheduled(NewRow("a", "c1", b"old"), Due(FUTURE))})
+    ScheduledCommand.objects.update(scheduled_at=PAST)
+    rows.change("default", {key(): Scheduled(NewRow("b", "c2", b"new"), Due(PAST))})
+    row = ScheduledCommand.objects.get()
+    assert row.scheduled_at > row.due_at
+    rows.fire("default")
+    assert list(OutboxCommand.objects.values_list("aggregate_root_id", "command_id", "body")) == [("b", "c2", b"new")]
+
+
+def test_what_is_scheduled_wakes_the_relay(harness: Harness) -> None:
+    with transaction.atomic():
+        send_command(Add("a"), at=FUTURE)
+        assert len(connection.run_on_commit) == 1
+    with transaction.atomic():
+        rows.change("default", {key(): None})
+        assert connection.run_on_commit == []
+        rows.change("default", {key(): scheduled("c1", Due(FUTURE)), key("other"): None})
+        assert len(connection.run_on_commit) == 1
+
+
 def test_plain_commands_are_no_deadlines(harness: Harness) -> None:
     send_command(Add("a"), at=FUTURE)
     send_command(Add("a"), at=FUTURE)
@@ -320,6 +384,36 @@ def test_a_transaction_that_stays_open_holds_up_no_other_command(harness: Harnes
             transaction.set_rollback(True)
         assert elsewhere(lambda: relay(harness).run()).result(30) == 1
     assert harness.sent()[-1].id == "kept"
+
+
+def schedule_before_all_others(count: int) -> None:
+    ScheduledCommand.objects.bulk_create(
+        ScheduledCommand(aggregate_root_id="a", command_id=row.command_id, body=row.body, due_at=PAST)
+        for row in outbox_rows([(Add("a"), Metadata()) for _ in range(count)])
+    )
+
+
+def test_nor_does_one_that_keeps_more_of_them_locked_than_are_fired_at_once(harness: Harness) -> None:
+    schedule_before_all_others(rows.FIRED_AT_ONCE)
+    send_command(Add("a", id="due"), at=FUTURE)
+    make_due(command_id="due")
+    with another_thread() as elsewhere, transaction.atomic():
+        assert len(ScheduledCommand.objects.filter(due_at=PAST).select_for_update()) == rows.FIRED_AT_ONCE
+        assert elsewhere(lambda: relay(harness).run()).result(30) == 1
+        assert [one.id for one in harness.sent()] == ["due"]
+
+
+def test_many_that_are_due_at_once_are_fired_and_sent_in_portions(harness: Harness) -> None:
+    """So a relay can stop between them, and new rows of the outbox do not wait for all of them."""
+    schedule_before_all_others(3 * rows.FIRED_AT_ONCE)
+    sent: list[bool] = []
+    sender = BreakingSender(harness, lambda: None, lambda: sent.append(True))
+    one = relay(harness, sender=sender)
+    assert one.run(is_stopped=lambda: bool(sent)) == rows.FIRED_AT_ONCE
+    assert (one.pause, ScheduledCommand.objects.count()) == (0.0, 2 * rows.FIRED_AT_ONCE)
+    send_command(Add("b", id="new"), outbox=True)
+    assert one.run() == 2 * rows.FIRED_AT_ONCE + 1
+    assert OutboxCommand.objects.count() == ScheduledCommand.objects.count() == 0
 
 
 def waits_for_a_lock() -> bool:
