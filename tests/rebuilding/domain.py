@@ -67,6 +67,18 @@ class Book(models.Model):
         app_label = "rebuilding"
 
 
+class Route(models.Model):
+    """Its two keys may look the same if they are joined."""
+
+    origin = models.CharField(max_length=50)
+    destination = models.CharField(max_length=50)
+    orders = models.IntegerField(default=0)
+
+    class Meta:
+        app_label = "rebuilding"
+        constraints = [models.UniqueConstraint(fields=["origin", "destination"], name="rebuilding_route_key")]
+
+
 class Undeclared(models.Model):
     text = models.TextField()
 
@@ -204,4 +216,4 @@ class Suites(Projection):
         Visit.objects.get_or_create(account=account, room_id=suite.pk)
 
 
-MODELS = (Posting, PostingLine, Label, Book, Undeclared, Balance, Seat, Room, Suite, Visit)
+MODELS = (Posting, PostingLine, Label, Book, Undeclared, Balance, Seat, Room, Suite, Visit, Route)
