@@ -7,7 +7,7 @@ handling of surrogate keys.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, zip_longest
 from operator import itemgetter
@@ -197,7 +197,7 @@ def compare(
                 undecided.append(model._meta.db_table)
                 continue
             rows += count
-            examples += _paired(model._meta.db_table, [json.loads(text, parse_float=_Fraction) for text in texts])
+            examples += paired(model._meta.db_table, map(loaded, texts))
     return Comparison(compared, apart, rows, examples[:EXAMPLES], undecided)
 
 
@@ -298,8 +298,14 @@ class _Fraction(NamedTuple):
         return self.text
 
 
-def _paired(table: str, found: Sequence[Sequence[Any]]) -> Iterator[Difference]:
-    """Pair rows of an aggregate that only one or only the other generation has: a pair is one changed row."""
+def loaded(text: str) -> Any:
+    """Return a value of JSON, with all digits of its numbers."""
+    return json.loads(text, parse_float=_Fraction)
+
+
+def paired(table: str, found: Iterable[Sequence[Any]]) -> Iterator[Difference]:
+    """Pair rows that only one or only the other generation has: a pair is one changed row. ``found`` has the side, the
+    name and the fields of each, sorted by name. Pure."""
     for id, rows in groupby(found, key=itemgetter(1)):
         sides: tuple[list[Any], list[Any]] = ([], [])
         for side, _, fields in rows:

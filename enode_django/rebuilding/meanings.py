@@ -142,7 +142,8 @@ def _counts_inserts(target: Target, field: Field) -> bool:
 
 
 def _pointed_at(field: Any) -> type[models.Model]:
-    model: type[models.Model] = field.remote_field.model
+    """Return the model with the rows that the key points to: it may be declared with a proxy of that."""
+    model: type[models.Model] = field.remote_field.model._meta.concrete_model
     return model
 
 

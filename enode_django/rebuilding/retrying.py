@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from django.db import transaction
+from django.db import models, transaction
 
 from enode_django.concurrency.backoff import once
 from enode_django.databases import execute
@@ -21,10 +21,10 @@ from enode_django.eventing.pending import Failure, PendingAggregate
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.sqlstates import UNIQUE_VIOLATION, sqlstate
+from enode_django.eventstore.sqlstates import is_conflict_of_rows
 from enode_django.rebuilding.comparing import Generation
 from enode_django.rebuilding.definitions import quoted
-from enode_django.rebuilding.meanings import escaped, is_attributed, meaning
+from enode_django.rebuilding.meanings import Place, escaped, is_attributed, meaning
 from enode_django.rebuilding.replaying import Replayer, Todo, replayer
 from enode_django.rebuilding.shadow import CHECKPOINTS, PARKED, Shadow
 from enode_django.rebuilding.target import Target
@@ -142,19 +142,20 @@ class _Retry:
 
     def _holders(self, error: BaseException) -> Iterator[str]:
         cause: Any = error.__cause__ or error
-        if sqlstate(error) != UNIQUE_VIOLATION or not getattr(cause, "diag", None):
+        if not is_conflict_of_rows(error) or not getattr(cause, "diag", None):
             return
         found = execute(self._shadow.alias, _KEY, (cause.diag.constraint_name, self._shadow.schema)).fetchone()
         detail = cause.diag.message_detail or ""
         if found is None:
             return
         columns, place = ", ".join(found[1]), Generation.of(self._shadow).place
-        _, is_told, rest = detail.partition(f"({columns})=(")
+        _, is_told, rest = detail.rpartition(f"({columns})=(")  # an exclusion constraint names the holder's values last
         for model in self._target.written:
             rows = meaning(self._target, model, place)
             if is_told and model._meta.db_table == found[0] and rows.whose is not None:
                 # Apart from the joins: their tables may have columns of the same names.
-                held = f"SELECT ctid FROM {place(found[0])} WHERE concat_ws(', ', {escaped(columns)}) = %s"
+                told = ", ".join(f"CASE WHEN {one} IS NULL THEN 'null' ELSE concat({one}) END" for one in found[1])
+                held = f"SELECT ctid FROM {place(found[0])} WHERE concat_ws(', ', {escaped(told)}) = %s"
                 query = f"SELECT DISTINCT {rows.whose} FROM {rows.tables} WHERE row.ctid IN ({held})"
                 for (id,) in execute(self._shadow.alias, query, (rest.rpartition(")")[0],)).fetchall():
                     yield id
@@ -163,12 +164,16 @@ class _Retry:
 def take_back(target: Target, shadow: Shadow, ids: Sequence[str]) -> None:
     """Delete the rows, parked events and checkpoints of these aggregates from the shadow. All models of the projection
     must be attributed, see `is_attributed`."""
-    place = Generation.of(shadow).place
+    deletes = [_delete(target, model, Generation.of(shadow).place) for model in target.written]
+    steps = ", ".join(f"deleted_{number} AS ({delete})" for number, delete in enumerate(deletes))
     with shadow.opened():
-        for model in reversed(target.written):
-            rows = meaning(target, model, place)
-            chosen = f"SELECT row.ctid FROM {rows.tables} WHERE {rows.whose} = ANY(%s)"
-            table = place(model._meta.db_table)
-            execute(shadow.alias, f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({chosen}))", (ids,))
+        # One statement: rows that say whose others are must not be gone before these.
+        execute(shadow.alias, f"WITH {steps} SELECT", [ids] * len(deletes))
         execute(shadow.alias, _UNPARK, (ids,))
         execute(shadow.alias, _FORGET, (shadow.subscriber, shadow.generation, ids))
+
+
+def _delete(target: Target, model: type[models.Model], place: Place) -> str:
+    rows = meaning(target, model, place)
+    chosen = f"SELECT row.ctid FROM {rows.tables} WHERE {rows.whose} = ANY(%s)"
+    return f"DELETE FROM {place(model._meta.db_table)} WHERE ctid = ANY(ARRAY({chosen}))"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from operator import itemgetter
 
 from enode_django.databases import execute
 from enode_django.eventing.multi_projections import MultiProjection
@@ -13,7 +13,17 @@ from enode_django.exceptions import RebuildError
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import CatchingUp
 from enode_django.rebuilding.clearing import clear
-from enode_django.rebuilding.comparing import EXAMPLES, Difference, Generation, Lag, compare, lagging, reached
+from enode_django.rebuilding.comparing import (
+    EXAMPLES,
+    Difference,
+    Generation,
+    Lag,
+    compare,
+    lagging,
+    loaded,
+    paired,
+    reached,
+)
 from enode_django.rebuilding.meanings import meaning
 from enode_django.rebuilding.replaying import Todo, replayer
 from enode_django.rebuilding.retrying import retry_parked
@@ -52,12 +62,9 @@ def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count
 
 def _check_orders(target: Target, record: Rebuild, todo: Sequence[Todo]) -> None:
     one, other = (_replayed(target, record, some) for some in (todo, todo[::-1]))
-    table = target.tables[0]
-    differences = [
-        Difference(table, key, one.get(key), other.get(key))
-        for key in sorted(one.keys() | other.keys())
-        if one.get(key) != other.get(key)
-    ]
+    found = [(side, *row) for side, rows in enumerate((one - other, other - one)) for row in rows.elements()]
+    rows = [(side, key, loaded(fields)) for side, key, fields in sorted(found, key=itemgetter(1))]
+    differences = [*paired(target.tables[0], rows)]
     if differences:
         lines = "\n  ".join(one.text("one way", "the other way round") for one in differences[:EXAMPLES])
         raise RebuildError(
@@ -68,14 +75,15 @@ def _check_orders(target: Target, record: Rebuild, todo: Sequence[Todo]) -> None
         )
 
 
-def _replayed(target: Target, record: Rebuild, todo: Sequence[Todo]) -> Mapping[str, Mapping[str, Any]]:
-    """Replay aggregates in this order, in tables of their own. Return the fields of the rows by key."""
+def _replayed(target: Target, record: Rebuild, todo: Sequence[Todo]) -> Counter[tuple[str, str]]:
+    """Replay aggregates in this order, in tables of their own. Return the rows, by the text of key and fields: several
+    keys may have the same text."""
     (model,) = target.written
     with _scratch(target, record) as scratch, replayer(scratch) as replaying:
         replaying.catch_up(todo)  # handles those of a batch in this order
         rows = meaning(target, model, Generation.of(scratch).place)
         found = execute(target.alias, f"SELECT {rows.name}, ({rows.fields})::text FROM {rows.tables}", ())
-        return {key: json.loads(fields) for key, fields in found.fetchall()}
+        return Counter(found.fetchall())
 
 
 @contextmanager

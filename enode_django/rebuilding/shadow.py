@@ -155,13 +155,13 @@ _IN_SCHEMA = """
 
 
 def declared_models(subscriber: Subscriber) -> list[type[models.Model]]:
-    """Return all models that the projection writes, many-to-many tables included. Raises `RebuildError` if the
-    subscriber is not a projection."""
-    if isinstance(subscriber, Projection):
-        return list(dict.fromkeys(one for model in subscriber.models for one in (model, *_between(model))))
-    if isinstance(subscriber, BaseProjection):
-        return list(models_of(subscriber))
-    raise RebuildError(f"{subscriber.name} is not a projection: it has no tables that could be built anew")
+    """Return all models that the projection writes, many-to-many tables included, and instead of a proxy its model.
+    Raises `RebuildError` if the subscriber is not a projection."""
+    if not isinstance(subscriber, BaseProjection):
+        raise RebuildError(f"{subscriber.name} is not a projection: it has no tables that could be built anew")
+    declared: Any = [model._meta.concrete_model for model in models_of(subscriber)]
+    has_links = isinstance(subscriber, Projection)
+    return list(dict.fromkeys(one for model in declared for one in (model, *(_between(model) if has_links else ()))))
 
 
 def table_names(subscriber: Subscriber) -> list[str]:

@@ -67,6 +67,18 @@ class Book(models.Model):
         app_label = "rebuilding"
 
 
+class Route(models.Model):
+    """Its two keys may look the same if they are joined."""
+
+    origin = models.CharField(max_length=50)
+    destination = models.CharField(max_length=50)
+    orders = models.IntegerField(default=0)
+
+    class Meta:
+        app_label = "rebuilding"
+        constraints = [models.UniqueConstraint(fields=["origin", "destination"], name="rebuilding_route_key")]
+
+
 class Undeclared(models.Model):
     text = models.TextField()
 
@@ -90,6 +102,35 @@ class Seat(models.Model):
     row = models.IntegerField()
     fields = models.IntegerField(default=0)
     note = models.JSONField(null=True)
+
+    class Meta:
+        app_label = "rebuilding"
+
+
+class Room(models.Model):
+    account = models.CharField(max_length=255)
+    number = models.IntegerField()
+
+    class Meta:
+        app_label = "rebuilding"
+
+
+class Suite(Room):
+    text = models.TextField()
+
+    class Meta:
+        app_label = "rebuilding"
+
+
+class QuietRoom(Room):
+    class Meta:
+        app_label = "rebuilding"
+        proxy = True
+
+
+class Visit(models.Model):
+    account = models.CharField(max_length=255)
+    room = models.ForeignKey(QuietRoom, on_delete=models.CASCADE)
 
     class Meta:
         app_label = "rebuilding"
@@ -160,4 +201,19 @@ class Seats(Projection):
         Seat.objects.create(id=f"{account}-{event.amount}", account=account, row=event.amount, note=effects.note)
 
 
-MODELS = (Posting, PostingLine, Label, Book, Undeclared, Balance, Seat)
+class Suites(Projection):
+    """Keeps one suite of each account, and a visit. The model with the rows' other halves comes last, by its proxy."""
+
+    name = "rebuilding.suites"
+    abstract = True
+    models = (Visit, Suite, QuietRoom)
+    aggregate_field = "account"
+
+    @handles
+    def added(self, event: Added) -> None:
+        account = event.aggregate_root_id
+        suite, _ = Suite.objects.update_or_create(account=account, defaults={"number": event.amount, "text": account})
+        Visit.objects.get_or_create(account=account, room_id=suite.pk)
+
+
+MODELS = (Posting, PostingLine, Label, Book, Undeclared, Balance, Seat, Room, Suite, Visit, Route)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enode_django import DomainEvent, MultiProjection
+from enode_django import DomainEvent, MultiProjection, handles
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import ProjectionsDiffer, RebuildError
@@ -32,6 +32,7 @@ from tests.following.orders import (
 from tests.following.test_multi_projections import stored
 from tests.integration.store_sessions import Call
 from tests.rebuilding.conftest import drop_schemas, schemas
+from tests.rebuilding.domain import Route
 from tests.rebuilding.histories import before_the_last_step, follow, nothing
 
 NAME = CustomerTotals.name
@@ -165,6 +166,30 @@ def test_the_sample_finds_handlers_that_depend_on_the_order_of_aggregates(shop: 
         rebuild(Doublings.name, InProcess(), nothing, accept_differences=True)
     assert "following_customertotal of all: orders: one way" in str(raised.value)
     assert schemas() == []
+
+
+class Routes(MultiProjection[Route], key=lambda event: tuple(event.customer.split("|"))):
+    name = "rebuilding.routes"
+    abstract = True
+    key_field = ("origin", "destination")
+
+    @handles
+    def ordered(self, row: Route, event: Ordered) -> None:
+        row.orders = int(event.aggregate_root_id[1:]) if event.amount else 0
+
+
+@pytest.mark.parametrize("amounts", [(1, 0), (0, 1)])
+def test_the_sample_tells_keys_apart_that_look_the_same_if_they_are_joined(
+    orders: Harness, rebuilding_tables: None, amounts: tuple[int, int]
+) -> None:
+    for id in ("o1", "o2"):
+        stored(orders, id, order("x, y|z", amounts[0]), order("x|y, z", amounts[1]))
+    try:
+        with subscribers.only(Routes), pytest.raises(RebuildError, match="of x, y, z: orders: one way") as raised:
+            rebuild(Routes.name, InProcess(), nothing, accept_differences=True)
+        assert str(raised.value).count("one way") == 1
+    finally:
+        drop_schemas()
 
 
 def test_an_aggregate_that_fails_in_a_rebuild_is_parked_and_retried_after_the_swap(

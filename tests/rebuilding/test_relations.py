@@ -13,7 +13,7 @@ from enode_django.rebuilding.rebuild import rebuild
 from tests.following.domain import Added
 from tests.following.harness import Harness
 from tests.rebuilding.conftest import schemas
-from tests.rebuilding.domain import Book, Books, Label, Posting, PostingLine, Postings
+from tests.rebuilding.domain import Book, Books, Label, Posting, PostingLine, Postings, Room, Suite, Suites, Visit
 from tests.rebuilding.histories import follow, nothing, some_history
 from tests.rebuilding.tables import sql
 
@@ -102,3 +102,31 @@ def test_a_foreign_key_to_a_surrogate_key_is_compared_by_the_row_that_it_points_
     line.save()
     with pytest.raises(ProjectionsDiffer, match=r"rebuilding_postingline of c: posting: rebuilt {'once': None, 'am"):
         rebuild(Postings.name, InProcess(), nothing)
+
+
+@pytest.fixture
+def suites(postings: Harness) -> Iterator[Harness]:
+    with subscribers.only(Suites):
+        for number, id in enumerate("abc"):
+            postings.stored(id, Added(amount=number))
+        follow(Suites)
+        sql("ALTER SEQUENCE rebuilding_room_id_seq RESTART 1000")
+        yield postings
+
+
+def test_a_key_to_a_proxy_is_compared_by_the_row_of_the_table(suites: Harness) -> None:
+    before = dict(Visit.objects.values_list("account", "room__number"))
+    assert rebuild(Suites.name, InProcess(), nothing).comparison.is_equal
+    assert rebuild(Suites.name, InProcess(), nothing).comparison.is_whole
+    assert dict(Visit.objects.values_list("account", "room__number")) == before == {"a": 0, "b": 1, "c": 2}
+    assert dict(Suite.objects.values_list("account", "text")) == {"a": "a", "b": "b", "c": "c"}
+
+
+def test_a_row_of_a_model_that_is_named_by_its_proxy_is_compared(suites: Harness) -> None:
+    Room.objects.filter(account="b").update(number=9)
+    with pytest.raises(ProjectionsDiffer, match="rebuilding_room of b: number: rebuilt 1, in use 9"):
+        rebuild(Suites.name, InProcess(), nothing)
+    Room.objects.filter(account="b").update(number=1)
+    Visit.objects.filter(account="b").update(room_id=Room.objects.get(account="a").pk)
+    with pytest.raises(ProjectionsDiffer, match=r"rebuilding_visit of b: room: rebuilt {'number': 1"):
+        rebuild(Suites.name, InProcess(), nothing)

@@ -80,6 +80,7 @@ class Hooked(AggregateRoot):
     """Keeps such state, and says how."""
 
     type_name = "snapshots.Hooked"
+    aliases = ("snapshots.Caught",)
     snapshot_every = 10
 
     def __init__(self, id: str) -> None:

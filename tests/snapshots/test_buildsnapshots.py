@@ -15,6 +15,7 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import Snapshot as SnapshotRow
 from enode_django.repository.fingerprint import forget
 from enode_django.repository.postgres import PostgresSnapshotStore
+from enode_django.serialization.registry import types
 from tests.snapshots.domain import Hooked, Off, Put, Shelf, Undeclared
 from tests.snapshots.histories import snapshot_at, store_history
 
@@ -131,6 +132,16 @@ def test_snapshots_that_are_right_are_as_replayed(store: PostgresEventStore) -> 
     assert run("--verify", "100") == (0, ["3 snapshots are as replayed, 0 differ, 0 were made by other code"], "")
     assert run("--verify", "2")[1] == ["2 snapshots are as replayed, 0 differ, 0 were made by other code"]
     assert run("--verify", "9", "--type", "snapshots.Hooked")[1][0].startswith("1 snapshots are as replayed")
+
+
+@pytest.mark.usefixtures("histories")
+def test_snapshots_under_a_former_name_of_the_class_are_verified_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setitem(types._names, Hooked, "snapshots.Caught")
+        run()
+    assert SnapshotRow.objects.get(aggregate_root_id="h").aggregate_root_type == "snapshots.Caught"
+    told = run("--verify", "9", "--type", "snapshots.Hooked")
+    assert told == (0, ["1 snapshots are as replayed, 0 differ, 0 were made by other code"], "")
 
 
 @pytest.mark.usefixtures("histories")
