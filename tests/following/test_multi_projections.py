@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.db.models import F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -196,6 +197,20 @@ def test_a_handler_that_changes_the_key_fails(orders: Harness) -> None:
     orders.deliver(following(orders, Moving, attempts=1), stored(orders, "a", order("ann", 1)))
     assert "changed the key of a row from 'ann' to 'eve'" in orders.parked("following.moving")[0].error
     assert totals() == {}
+
+
+def test_an_expression_is_computed_with_the_stored_row(orders: Harness) -> None:
+    class Computed(CustomerTotals):
+        name = "following.computed"
+        abstract = True
+
+        def ordered(self, row: CustomerTotal, event: Any) -> None:
+            row.amount = event.amount if row._state.adding else F("amount") + event.amount
+
+    subscription = following(orders, Computed)
+    orders.deliver(subscription, stored(orders, "a", order("ann", 1), order("bob", 1)))
+    orders.deliver(subscription, stored(orders, "b", order("ann", 2), order("ann", 3)))
+    assert {name: amount for name, (_, amount, _) in totals().items()} == {"ann": 6, "bob": 1}
 
 
 # -- any split --------------------------------------------------------------------------------------------------------

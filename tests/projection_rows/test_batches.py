@@ -13,6 +13,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import Error, connection, models, transaction
 from django.db.models import Value
+from django.db.models.functions import Upper
 from django.db.transaction import TransactionManagementError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.read_models.rows import RowTable
-from tests.integration.rowsapp.models import Colour, Every, Odd, Region, Remembering, Size
+from tests.integration.rowsapp.models import Colour, Every, Numbered, Odd, Region, Remark, Remembering, Size, WithArray
 from tests.projection_rows.rows import stored, table
 
 Given = dict[str, Any]
@@ -271,8 +272,8 @@ def test_a_batch_refuses_a_value_that_a_later_event_would_replace() -> None:
 def test_what_a_handler_leaves_on_a_row_is_gone_for_the_next_event() -> None:
     def mark(row: Any, event: Any) -> None:
         assert not hasattr(row, "own")
-        assert not row._meta.get_field("region").is_cached(row)
-        row.own, row.region = 1, Region(number=1)
+        assert not row._state.fields_cache
+        row.own, row.region, row.remark = 1, Region(number=1), Remark()
 
     row = None
     for _ in range(2):
@@ -303,6 +304,42 @@ def test_a_row_that_has_to_be_stored_to_be_normalised_is_not_stored_by_that() ->
         assert (row.doubled, row.version, rows.versions(["a"])) == (8, 0, {})
     with pytest.raises(OnlyDatabaseKnows, match="Odd 'a' has to be stored"):
         rows.normalise_in_memory(row)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("model", [pytest.param(Every, id="in arrays"), pytest.param(WithArray, id="as values")])
+def test_an_expression_is_computed_between_two_events(model: type[models.Model]) -> None:
+    history: list[Given] = [{"number": 1}, {"name": Upper(Value("abc"))}, {}]
+    apart = handle(model, each_alone(history))
+    assert handle(model, [history]) == apart is not None
+    assert apart[-1]["name"] == "ABC"
+
+
+@pytest.mark.django_db
+def test_a_column_that_is_made_of_the_version_has_that_of_the_last_event() -> None:
+    history: list[Given] = [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+    apart = handle(Numbered, each_alone(history))
+    assert handle(Numbered, [history]) == handle(Numbered, [history[:1], history[1:]]) == apart is not None
+
+
+@pytest.mark.django_db
+def test_a_row_that_is_deleted_and_made_anew_keeps_nothing_of_the_old_one() -> None:
+    def delete(row: Any, event: Any) -> None:
+        row._enode_deleted = True
+
+    def note(row: Any, event: Any) -> None:
+        dates.append(getattr(row, "since", None))
+
+    long_ago = datetime(2001, 1, 1, tzinfo=UTC)
+    dates: list[Any] = []
+    rows = table(Numbered)
+    Numbered(aggregate_root_id="a", version=1).save(force_insert=True)
+    Numbered.objects.update(since=long_ago)
+    with transaction.atomic():
+        row = rows.load_locked(["a"])["a"]
+        changed_row(Numbered, "a", row, [(None, [delete]), (None, [note]), (None, [note])], rows.normalise)  # type: ignore[list-item]
+    assert dates[0] is None
+    assert dates[1] > long_ago
 
 
 @pytest.mark.django_db(transaction=True)

@@ -156,6 +156,28 @@ def test_models_that_save_in_their_own_way_are_left_to_bulk_create() -> None:
 
 @pytest.mark.django_db
 @isolate_apps("tests.integration.rowsapp")
+def test_no_row_gets_the_key_of_another_if_a_trigger_drops_some() -> None:
+    class Dropped(models.Model):
+        name = models.TextField()
+
+        class Meta:
+            app_label = "rowsapp"
+
+    with connection.schema_editor() as editor:
+        editor.create_model(Dropped)
+        editor.execute("""
+            CREATE FUNCTION drop_b() RETURNS trigger LANGUAGE plpgsql
+            AS $$ BEGIN RETURN CASE WHEN NEW.name <> 'b' THEN NEW END; END $$;
+            CREATE TRIGGER drop_b BEFORE INSERT ON rowsapp_dropped FOR EACH ROW EXECUTE FUNCTION drop_b()
+        """)
+    rows = [Dropped(name=name) for name in "abc"]
+    assert insert(rows)
+    assert [row.pk for row in rows] == [None, None, None]
+    assert list(Dropped.objects.order_by("id").values_list("name", flat=True)) == ["a", "c"]
+
+
+@pytest.mark.django_db
+@isolate_apps("tests.integration.rowsapp")
 def test_automatic_keys_are_set_in_order_and_given_ones_are_kept() -> None:
     class Keyed(models.Model):
         name = models.TextField()

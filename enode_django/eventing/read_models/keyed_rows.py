@@ -10,12 +10,11 @@ from typing import Any
 import psycopg
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models.expressions import DatabaseDefault
 from django.db.transaction import atomic, set_rollback
 
 from enode_django.databases import execute
 from enode_django.eventing import checkpoints
-from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of
+from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, divided
 from enode_django.eventing.read_models.row_keys import Field, Key, Row, RowKeys
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
@@ -45,7 +44,6 @@ class KeyedRowTable(RowKeys[Row]):
         self._keys = [column for name in fields for column in self._columns if column.field is name]
         self._changed = [one for one in self._columns if one not in self._keys and not one.created_only]
         self._fits_arrays = all(column.array for column in self._columns)
-        self._defaults = [column.attname for column in self._columns if column.has_db_default]
         self._normaliser = RowNormaliser(model, connection, counted)
         self._write_statements(connection)
 
@@ -100,23 +98,20 @@ class KeyedRowTable(RowKeys[Row]):
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Insert new rows, which have different keys."""
-        in_arrays = rows if self._fits_arrays else []
-        if self._defaults:
-            in_arrays = [row for row in in_arrays if not self._takes_default(row)]
+        in_arrays, others = divided(rows, self._fits_arrays)
         if in_arrays:
             self._execute(self._insert, self._values(self._columns, in_arrays))
-        if len(in_arrays) < len(rows):
-            others = rows if not in_arrays else [row for row in rows if self._takes_default(row)]
+        if others:
             self._model._base_manager.using(self._alias).bulk_create(others)
 
     def update(self, rows: Sequence[Row]) -> None:
         """Update stored rows, which have different keys and are locked."""
-        if not rows or not self._changed:
+        if not self._changed:
             return
-        if self._fits_arrays:
-            self._execute(self._update, self._values([*self._keys, *self._changed], rows))
-            return
-        for row in rows:
+        in_arrays, others = divided(rows, self._fits_arrays)
+        if in_arrays:
+            self._execute(self._update, self._values([*self._keys, *self._changed], in_arrays))
+        for row in others:
             known = {column.attname: getattr(row, column.attname) for column in self._keys}
             changed = {column.field.name: next(iter(column.raw([row]))) for column in self._changed}
             self._model._base_manager.using(self._alias).filter(**known).update(**changed)
@@ -145,9 +140,6 @@ class KeyedRowTable(RowKeys[Row]):
     def _values(self, columns: Sequence[Column], rows: Sequence[Row]) -> list[list[Any]]:
         connection = connections[self._alias]
         return [column.values(rows, connection) for column in columns]
-
-    def _takes_default(self, row: Row) -> bool:
-        return any(isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults)
 
     def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
         with connections[self._alias].wrap_database_errors:

@@ -37,7 +37,6 @@ class RowNormaliser:
         self._fields = [_row_field(field, connection) for field in written]
         self._unseen = (NEVER_SEEN,) * len(written)
         self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
-        self._relations = [field for field in written if field.is_relation]
         self._generated = [field.attname for field in fields if field.generated]
         self._is_always_loaded = bool(self._generated) or not _is_made_of_fields(model)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
@@ -47,7 +46,7 @@ class RowNormaliser:
     def _preparing(self) -> Preparing:
         """A row that has only its attributes needs no preparing, unless there is something to do for every row."""
         kept = None if self._set_when_saved or self._is_always_loaded else len(self._attributes)
-        return Preparing(self._relations, kept, self._prepare, _unknown)
+        return Preparing(kept, self._prepare, _unknown)
 
     def normalise(self, row: models.Model, *, partly: bool = False) -> bool:
         """Give the row the values that it would have if it were stored and loaded. If only the database knows one of
@@ -69,7 +68,7 @@ class RowNormaliser:
         seen = list(values[HANDLED] or self._unseen)
         for number, (field, normalise) in enumerate(self._one_by_one):
             if values[field.name] is not seen[number]:
-                alone = SimpleNamespace(**{field.name: values[field.name], HANDLED: ()})
+                alone = SimpleNamespace(**{field.name: values[field.name], HANDLED: ()}, _state=SimpleNamespace())
                 with suppress(OnlyDatabaseKnows):
                     normalise(alone)
                     values[field.name] = getattr(alone, field.name)
@@ -104,8 +103,8 @@ def _unknown(row: models.Model) -> str:
     return f"{type(row).__qualname__} {row.pk!r} has to be stored to be normalised"
 
 
-_PREPARED = Preparing((), 2, _unknown, str)
-"""For a row of one field, which has no other attribute than that and `HANDLED`."""
+_PREPARED = Preparing(3, _unknown, str)
+"""For a row of one field, which has no other attribute than that, `HANDLED` and ``_state``."""
 
 
 def _is_made_of_fields(model: type[models.Model]) -> bool:

@@ -181,6 +181,16 @@ class Every(ReadModel):
         app_label = "rowsapp"
 
 
+class Remark(models.Model):
+    """It has no table: rows of `Every` may have one in memory."""
+
+    of = models.OneToOneField(Every, models.DO_NOTHING, related_name="remark")
+
+    class Meta:
+        app_label = "rowsapp"
+        managed = False
+
+
 class Odd(ReadModel):
     """Fields that only PostgreSQL has, and fields that the database fills in."""
 
@@ -199,4 +209,17 @@ class Odd(ReadModel):
         app_label = "rowsapp"
 
 
-MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Remembering, Every, Odd)
+class Numbered(ReadModel):
+    """The database makes a column of the version, and Django a date when the row is made."""
+
+    name = models.CharField(max_length=10, default="")
+    since = models.DateTimeField(auto_now_add=True)
+    next_version = models.GeneratedField(
+        expression=models.F("version") + 1, output_field=models.BigIntegerField(), db_persist=True
+    )
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Remembering, Every, Odd, Numbered)
