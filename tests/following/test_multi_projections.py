@@ -199,18 +199,30 @@ def test_a_handler_that_changes_the_key_fails(orders: Harness) -> None:
     assert totals() == {}
 
 
-def test_an_expression_is_computed_with_the_stored_row(orders: Harness) -> None:
-    class Computed(CustomerTotals):
+def test_an_expression_that_names_a_column_is_refused(orders: Harness) -> None:
+    """The stored row may be older than the row of the batch."""
+
+    class Totals(CustomerTotals):
         name = "following.computed"
         abstract = True
 
         def ordered(self, row: CustomerTotal, event: Any) -> None:
             row.amount = event.amount if row._state.adding else F("amount") + event.amount
 
-    subscription = following(orders, Computed)
-    orders.deliver(subscription, stored(orders, "a", order("ann", 1), order("bob", 1)))
-    orders.deliver(subscription, stored(orders, "b", order("ann", 2), order("ann", 3)))
-    assert {name: amount for name, (_, amount, _) in totals().items()} == {"ann": 6, "bob": 1}
+    class Shelves(Racks):
+        name = "following.computed_shelves"
+        abstract = True
+
+        def ordered(self, row: Rack, event: Any) -> None:
+            row.changes = 1 if row._state.adding else F("changes")
+
+    for cls, key in ((Totals, "ann"), (Shelves, str(UUID(int=1)))):
+        subscription = following(orders, cls, attempts=1)
+        orders.deliver(subscription, stored(orders, f"first of {cls.name}", order(key, 1)))
+        orders.deliver(subscription, stored(orders, f"next of {cls.name}", order(key, 2), order(key, 3)))
+        (parked,) = orders.parked(cls.name)
+        assert "names a column" in parked.error
+    assert totals()["ann"][1] == Rack.objects.get().changes == 1
 
 
 # -- any split --------------------------------------------------------------------------------------------------------

@@ -37,8 +37,7 @@ class RowNormaliser:
         self._fields = [_row_field(field, connection) for field in written]
         self._unseen = (NEVER_SEEN,) * len(written)
         self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
-        self._generated = [field.attname for field in fields if field.generated]
-        self._is_always_loaded = bool(self._generated) or not _is_made_of_fields(model)
+        self._is_always_loaded = len(written) < len(fields) or not _is_made_of_fields(model)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
         self.normalise_in_memory = compiled(self._fields, HANDLED, self._preparing())
         """Normalise a row like `normalise`. Raises `OnlyDatabaseKnows` where that returns False."""
@@ -52,8 +51,8 @@ class RowNormaliser:
         """Give the row the values that it would have if it were stored and loaded. If only the database knows one of
         them, return False; then no value is changed, or with ``partly`` all others are.
 
-        A generated column is such a value: it is forgotten, so that reading it asks the database. Anything that the
-        model's own ``from_db`` or ``__init__`` adds to a row is forgotten, too.
+        A generated column is such a value. Anything that the model's own ``from_db`` or ``__init__`` adds to a row is
+        forgotten.
         """
         try:
             self.normalise_in_memory(row)
@@ -85,8 +84,6 @@ class RowNormaliser:
         for field in self._set_when_saved:
             field.pre_save(row, row._state.adding)
         values = row.__dict__
-        for name in self._generated:
-            values.pop(name, None)
         for name in values.keys() - self._attributes:
             del values[name]
         if self._is_always_loaded:
@@ -96,7 +93,6 @@ class RowNormaliser:
         """Give the row the values of a loaded row."""
         values = row.__dict__
         values.update((name, value) for name, value in loaded.__dict__.items() if name not in self._not_taken)
-        values[HANDLED] = ()
 
 
 def _unknown(row: models.Model) -> str:

@@ -48,7 +48,7 @@ class RowTable(Generic[Row]):
         options: Any = model._meta
         self._table = connection.ops.quote_name(options.db_table)
         self._id = quoted(options.pk, connection)
-        self._loading = RowLoading(model, alias, f"{self._id} = ANY(%b::text[])", f'{self._id} COLLATE "C"')
+        self._loading = RowLoading(model, alias, f"{self._id} = ANY(%b::text[])", self._id)
         self._version = quoted(options.get_field("version"), connection)
         self._write_statements()
 
@@ -147,7 +147,6 @@ class RowTable(Generic[Row]):
                 f"rows of {self._model.__qualname__} cannot be locked or written outside of a transaction; "
                 f"open one with transaction.atomic(using={self._alias!r})"
             )
-        connection.validate_no_broken_transaction()
         return connection
 
     def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:

@@ -97,6 +97,7 @@ class WithArray(Kinds):
     """Rows with an array field are not written in arrays."""
 
     tags = ArrayField(models.CharField(max_length=10), null=True)
+    table = ArrayField(ArrayField(models.IntegerField()), null=True)
 
     class Meta:
         app_label = "rowsapp"
@@ -209,6 +210,56 @@ class Odd(ReadModel):
         app_label = "rowsapp"
 
 
+class Shouted(models.TextField):
+    def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
+        return "upper(%s)"
+
+    def get_placeholder_sql(self, value: Any, compiler: Any, connection: Any) -> Any:  # Django 6.1
+        return "upper(%s)", (value,)
+
+
+class Whispered(models.TextField):
+    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+        return f"lower({sql})", params
+
+
+class Words(models.Field):
+    def db_type(self, connection: Any) -> str:
+        return "varchar(10)[]"
+
+
+class Initial(models.CharField):
+    def pre_save(self, row: Any, add: bool) -> Any:
+        row.initial = row.name and row.name[:1]
+        return row.initial
+
+
+class Digit(models.IntegerField):
+    def db_check(self, connection: Any) -> str:
+        return f'"{self.column}" < 10'
+
+
+class Own(ReadModel):
+    """Fields with methods of their own, as projects and packages write them."""
+
+    name = models.TextField(null=True)
+    shouted = Shouted(null=True)
+    whispered = Whispered(null=True)
+    initial = Initial(max_length=1, null=True)
+    digit = Digit(null=True)
+    decoded = models.JSONField(null=True, encoder=DjangoJSONEncoder, decoder=ExactDecoder)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Worded(ReadModel):
+    words = Words(null=True)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
 class Numbered(ReadModel):
     """The database makes a column of the version, and Django a date when the row is made."""
 
@@ -222,4 +273,4 @@ class Numbered(ReadModel):
         app_label = "rowsapp"
 
 
-MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Remembering, Every, Odd, Numbered)
+MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Remembering, Every, Odd, Own, Worded, Numbered)
