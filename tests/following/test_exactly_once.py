@@ -53,6 +53,21 @@ def test_a_row_that_is_made_and_deleted_in_one_batch_was_never_there(harness: Ha
     assert harness.rows() == {"c": ("cat", 0, 5)}
 
 
+def test_a_handler_that_changes_the_id_of_its_row_fails(harness: Harness) -> None:
+    class Moving(CounterRows):
+        name = "following.moving_rows"
+        abstract = True
+
+        def added(self, row: CounterRow, event: Added) -> None:
+            row.pk = "other"
+
+    subscription = harness.subscription(subscribers.instance(Moving), attempts=1)
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann")))
+    harness.deliver(subscription, harness.stored("c", Added(amount=3), after=1))
+    assert harness.rows() == {"c": ("ann", 0, 1)}
+    assert "changed the id of a row from 'c' to 'other'" in harness.parked("following.moving_rows")[0].error
+
+
 def test_a_worker_that_read_before_a_deletion_cannot_bring_the_row_back(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

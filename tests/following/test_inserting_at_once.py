@@ -40,6 +40,17 @@ def test_other_threads_insert_at_once(harness: Harness, line_tables: None) -> No
     Named.objects.all().delete()
 
 
+def test_after_an_inner_block_rows_of_the_outer_one_wait_again(harness: Harness, line_tables: None) -> None:
+    with transaction.atomic():
+        with inserts_wait(RowInserts("default")):
+            with inserts_wait(RowInserts("default")):
+                insert(Named(name="inner"), "default")
+            insert(Named(name="outer"), "default")
+            assert connection.connection.execute("SELECT name FROM following_named").fetchall() == [("inner",)]
+        assert Named.objects.count() == 2
+        transaction.set_rollback(True)
+
+
 def test_after_the_block_nothing_waits_whatever_a_handler_left_behind(harness: Harness, line_tables: None) -> None:
     left = connection.execute_wrapper(lambda execute, *rest: execute(*rest))
     with transaction.atomic():

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.db.models import F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -196,6 +197,32 @@ def test_a_handler_that_changes_the_key_fails(orders: Harness) -> None:
     orders.deliver(following(orders, Moving, attempts=1), stored(orders, "a", order("ann", 1)))
     assert "changed the key of a row from 'ann' to 'eve'" in orders.parked("following.moving")[0].error
     assert totals() == {}
+
+
+def test_an_expression_that_names_a_column_is_refused(orders: Harness) -> None:
+    """The stored row may be older than the row of the batch."""
+
+    class Totals(CustomerTotals):
+        name = "following.computed"
+        abstract = True
+
+        def ordered(self, row: CustomerTotal, event: Any) -> None:
+            row.amount = event.amount if row._state.adding else F("amount") + event.amount
+
+    class Shelves(Racks):
+        name = "following.computed_shelves"
+        abstract = True
+
+        def ordered(self, row: Rack, event: Any) -> None:
+            row.changes = 1 if row._state.adding else F("changes")
+
+    for cls, key in ((Totals, "ann"), (Shelves, str(UUID(int=1)))):
+        subscription = following(orders, cls, attempts=1)
+        orders.deliver(subscription, stored(orders, f"first of {cls.name}", order(key, 1)))
+        orders.deliver(subscription, stored(orders, f"next of {cls.name}", order(key, 2), order(key, 3)))
+        (parked,) = orders.parked(cls.name)
+        assert "names a column" in parked.error
+    assert totals()["ann"][1] == Rack.objects.get().changes == 1
 
 
 # -- any split --------------------------------------------------------------------------------------------------------

@@ -13,16 +13,31 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import Error, connection, models, transaction
 from django.db.models import Value
+from django.db.models.functions import Upper
 from django.db.transaction import TransactionManagementError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.range import Range
 
 from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows
-from enode_django.eventing.read_models.row_changes import changed_row
+from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
 from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.read_models.rows import RowTable
-from tests.integration.rowsapp.models import Colour, Every, Odd, Region, Remembering, Size
+from tests.integration.rowsapp.models import (
+    Bare,
+    Colour,
+    Dated,
+    Every,
+    Numbered,
+    Odd,
+    Own,
+    Region,
+    Remark,
+    Remembering,
+    Size,
+    WithArray,
+    Worded,
+)
 from tests.projection_rows.rows import stored, table
 
 Given = dict[str, Any]
@@ -265,19 +280,84 @@ def test_every_class_of_fields_is_among_those_that_are_tried() -> None:
 def test_a_batch_refuses_a_value_that_a_later_event_would_replace() -> None:
     assert handle(Every, [[{"name": "much too long"}, {"name": "short"}]]) is None
     assert handle(Every, [[{"needed": None}, {"needed": 1}]]) is None
+    assert handle(Every, [[{"natural": -1}, {"natural": 1}]]) is None
+    assert handle(Every, [[{"small": 2**15}, {"small": 1}]]) is None
+    assert handle(Every, [[{"amount": Decimal("NaN")}, {"amount": 1}]]) is None
+    assert handle(Every, [[{"name": "nul \0"}, {"name": "short"}]]) is None
+    assert handle(Own, [[{"digit": 10}, {"digit": 1}]]) is None
+    assert handle(WithArray, [[{"table": [[1], [2, 3]]}, {"table": [[1]]}]]) is None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("model", "given", "seen"),
+    [
+        (Own, {"shouted": "abc"}, "'ABC'"),
+        (Own, {"whispered": "ABC"}, "'abc'"),
+        (Worded, {"words": ["a", "b"]}, "['a', 'b']"),
+        (Own, {"initial": "x", "name": "abc"}, "'a'"),
+        (Own, {"decoded": 1.5}, "Decimal('1.5')"),
+        (WithArray, {"table": [[1, 2], [3, 4]]}, "[[1, 2], [3, 4]]"),
+        (Every, {"amount": Decimal("-0.001")}, "Decimal('0.00')"),
+        (Every, {"amount": -0.001}, "Decimal('0.00')"),
+        (Every, {"data": -0.0}, "0.0"),
+        (
+            Every,
+            {"moment": datetime(2026, 1, 1, tzinfo=UTC, fold=1)},
+            "datetime.datetime(2026, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)",
+        ),
+    ],
+)
+def test_the_next_event_sees_what_the_column_made_of_a_value(model: Any, given: Given, seen: str) -> None:
+    apart = handle(model, [[given], [{}]])
+    assert apart is not None
+    assert apart[1][next(iter(given))] == seen
+    assert handle(model, [[given, {}]]) == apart
+
+
+@pytest.mark.django_db
+def test_the_next_event_sees_what_the_column_makes_of_a_document_that_was_changed_in_place() -> None:
+    def note(row: Any, event: Any) -> None:
+        documents.append(repr(row.data))
+        row.data[event] = (event,)
+
+    documents: list[str] = []
+    row = Every(aggregate_root_id="a", data={})
+    changed_row(Every, "a", row, [(1, [note]), (2, [note]), (3, [note])], table(Every).normalise_in_memory)  # type: ignore[list-item]
+    assert documents == ["{}", "{'1': [1]}", "{'1': [1], '2': [2]}"]
+
+
+@pytest.mark.django_db
+def test_the_next_event_sees_the_dates_of_a_new_row() -> None:
+    def note(row: Any, event: Any) -> None:
+        dates.append((row.created_at, row.changed_at))
+
+    dates: list[Any] = []
+    changed_row(Dated, "a", None, [(None, [note]), (None, [note])], table(Dated).normalise_in_memory)  # type: ignore[list-item]
+    assert dates[0] == (None, None)
+    assert None not in dates[1]
 
 
 @pytest.mark.django_db
 def test_what_a_handler_leaves_on_a_row_is_gone_for_the_next_event() -> None:
     def mark(row: Any, event: Any) -> None:
         assert not hasattr(row, "own")
-        assert not row._meta.get_field("region").is_cached(row)
-        row.own, row.region = 1, Region(number=1)
+        assert not row._state.fields_cache
+        row.own, row.region, row.remark = 1, Region(number=1), Remark()
 
     row = None
     for _ in range(2):
         row = changed_row(Every, "a", row, [(None, [mark])], table(Every).normalise_in_memory)  # type: ignore[list-item]
     assert row.region_id == 1
+
+
+@pytest.mark.django_db
+def test_what_a_handler_leaves_on_a_row_without_other_fields_is_gone_for_the_next_event() -> None:
+    def mark(row: Any, event: Any) -> None:
+        assert not hasattr(row, "own")
+        row.own = 1
+
+    changed_row(Bare, "a", None, [(None, [mark]), (None, [mark])], table(Bare).normalise_in_memory)  # type: ignore[list-item]
 
 
 @pytest.mark.django_db
@@ -303,6 +383,47 @@ def test_a_row_that_has_to_be_stored_to_be_normalised_is_not_stored_by_that() ->
         assert (row.doubled, row.version, rows.versions(["a"])) == (8, 0, {})
     with pytest.raises(OnlyDatabaseKnows, match="Odd 'a' has to be stored"):
         rows.normalise_in_memory(row)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("model", [pytest.param(Every, id="in arrays"), pytest.param(WithArray, id="as values")])
+def test_an_expression_is_computed_between_two_events(model: type[models.Model]) -> None:
+    history: list[Given] = [{"number": 1}, {"name": Upper(Value("abc"))}, {"number": Value(3) + Value(4)}, {}]
+    apart = handle(model, each_alone(history))
+    assert handle(model, [history]) == apart is not None
+    assert (apart[-1]["name"], apart[-1]["number"]) == ("ABC", "7")
+
+
+@pytest.mark.django_db
+def test_a_column_that_is_made_of_the_version_has_that_of_the_last_event() -> None:
+    history: list[Given] = [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+    apart = handle(Numbered, each_alone(history))
+    assert handle(Numbered, [history]) == handle(Numbered, [history[:1], history[1:]]) == apart is not None
+
+
+@pytest.mark.django_db
+def test_a_row_that_is_deleted_and_made_anew_keeps_nothing_of_the_old_one() -> None:
+    def delete(row: Any, event: Any) -> None:
+        row._enode_deleted = True
+
+    def note(row: Any, event: Any) -> None:
+        dates.append(getattr(row, "since", None))
+
+    long_ago = datetime(2001, 1, 1, tzinfo=UTC)
+    dates: list[Any] = []
+    rows = table(Numbered)
+    Numbered(aggregate_root_id="a", version=1).save(force_insert=True)
+    Numbered.objects.update(since=long_ago)
+    with transaction.atomic():
+        row = rows.load_locked(["a"])["a"]
+        changes = RowChanges(rows, {"a": row}, {"a": 1})
+        row = changed_row(Numbered, "a", row, [(None, [delete]), (None, [note]), (None, [note])], rows.normalise)  # type: ignore[list-item]
+        row.version = 4
+        changes.note("a", row, 4)
+        changes.write("default", "some subscriber")
+    assert dates[0] is None
+    assert dates[1] > long_ago
+    assert Numbered.objects.get().since > long_ago
 
 
 @pytest.mark.django_db(transaction=True)

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import Error, connection, models, transaction
 from django.db.models.functions import Upper
 from django.test.utils import CaptureQueriesContext, isolate_apps
+from django.utils import timezone
 
 from enode_django.eventing.read_models.row_inserts import RowInserts
 from tests.integration.rowsapp.models import Dated, Defaulted, Kinds, Nobody, Plain, Region
@@ -89,7 +90,7 @@ def test_the_copy_of_a_stored_row_gets_dates_of_its_own() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Defaulted(aggregate_root_id="a", name="ab"),
+        lambda: Defaulted(aggregate_root_id="a", name="ab", number=1, since=timezone.now()),
         lambda: Plain(aggregate_root_id="a", text=Upper(models.Value("ab"))),
         lambda: Plain(aggregate_root_id="a", region=Region.objects.get()),
         lambda: Plain(aggregate_root_id=None),
@@ -150,8 +151,31 @@ def test_models_that_save_in_their_own_way_are_left_to_bulk_create() -> None:
     assert not insert([Managed(name="a")])
     assert not insert([Ordered(whole_id=whole.pk, _order=0)])
     assert not insert([Counted()])
-    with pytest.raises(ValueError, match="multi-table inherited"):
-        insert([Derived()])
+    for derived in (Derived(), Derived(whole_ptr_id=whole.pk)):
+        with pytest.raises(ValueError, match="multi-table inherited"):
+            insert([derived])
+
+
+@pytest.mark.django_db
+@isolate_apps("tests.integration.rowsapp")
+def test_no_row_gets_the_key_of_another_if_a_trigger_drops_some() -> None:
+    class Dropped(models.Model):
+        name = models.TextField()
+
+        class Meta:
+            app_label = "rowsapp"
+
+    with connection.schema_editor() as editor:
+        editor.create_model(Dropped)
+        editor.execute("""
+            CREATE FUNCTION drop_b() RETURNS trigger LANGUAGE plpgsql
+            AS $$ BEGIN RETURN CASE WHEN NEW.name <> 'b' THEN NEW END; END $$;
+            CREATE TRIGGER drop_b BEFORE INSERT ON rowsapp_dropped FOR EACH ROW EXECUTE FUNCTION drop_b()
+        """)
+    rows = [Dropped(name=name) for name in "abc"]
+    assert insert(rows)
+    assert [row.pk for row in rows] == [None, None, None]
+    assert list(Dropped.objects.order_by("id").values_list("name", flat=True)) == ["a", "c"]
 
 
 @pytest.mark.django_db

@@ -202,9 +202,13 @@ def test_arrays_are_stored_as_saving_stores_them() -> None:
 
 
 @pytest.mark.django_db
-def test_an_expression_is_stored_where_saving_takes_it() -> None:
+@pytest.mark.parametrize("model", ODD)
+@pytest.mark.parametrize("write", ["store", "copy"])
+def test_an_expression_is_stored_where_saving_takes_it(model: type[Kinds], write: str) -> None:
+    neighbour = model(aggregate_root_id="b", version=1, number=5)
     with transaction.atomic():
-        table(WithArray).store([WithArray(aggregate_root_id="a", version=1, moment=Now())])
-    assert written(WithArray, "a").moment is not None
+        getattr(table(model), write)([model(aggregate_root_id="a", version=1, moment=Now()), neighbour])
+    assert written(model, "a").moment is not None
+    assert written(model, "b").number == 5
     with pytest.raises((Error, ValueError)), transaction.atomic():
-        table(WithArray).store([WithArray(aggregate_root_id="b", version=1, number=F("number") + 1)])
+        getattr(table(model), write)([model(aggregate_root_id="c", version=1, number=F("number") + 1)])

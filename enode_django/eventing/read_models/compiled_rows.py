@@ -33,11 +33,9 @@ class RowField(NamedTuple):
 
 
 class Preparing(NamedTuple):
-    """The preparation of a row. The related instances of the fields ``relations`` are forgotten. ``prepare`` is called
-    with a row that has more or fewer attributes than ``kept`` (None: with each row). ``unknown`` returns the text of
-    the error for a row."""
+    """The preparation of a row. ``prepare`` is called with a row that has more or fewer attributes than ``kept`` (None:
+    with each row). ``unknown`` returns the text of the error for a row."""
 
-    relations: Sequence[Any]
     kept: int | None
     prepare: Callable[[Any], object]
     unknown: Callable[[Any], str]
@@ -45,7 +43,7 @@ class Preparing(NamedTuple):
 
 _FUNCTION = """
 def normalise(row):
-  {forgets}
+  row._state.__dict__.pop("fields_cache", None)
   values = row.__dict__
   if {is_unprepared}: prepare(row)
   {seen}, = values[{handled!r}] or unseen
@@ -62,19 +60,17 @@ _STEP = """
         {by_type}
         else: v{n} = convert{n}(v{n})
 """
-_FORGET = "if is_cached{0}(row): forget{0}(row)"
 
 
 def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> Normalise:
-    """Return a function that changes the values of a row to those that it would have if it were stored and loaded.
+    """Return a function that changes the values of a row to those that it would have if it were stored and loaded. It
+    forgets related instances.
 
     The row's attribute ``handled`` is empty, or has the values of all fields after the last call; `NEVER_SEEN` stands
     for a value that has to be normalised again. The function stores the new values there. It raises
     `OnlyDatabaseKnows`, and changes no value then.
     """
     known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "unseen": (NEVER_SEEN,) * len(fields)}
-    for n, relation in enumerate(preparing.relations):
-        known |= {f"is_cached{n}": relation.is_cached, f"forget{n}": relation.delete_cached_value}
     steps = []
     for n, field in enumerate(fields):
         known |= {f"{name}{n}": value for name, value in field._asdict().items()}
@@ -82,7 +78,6 @@ def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> 
         by_type = _by_type(field).replace("{n}", str(n))
         steps.append(_STEP.format(n=n, name=field.name, by_type=by_type))
     text = _FUNCTION.format(
-        forgets="\n  ".join(map(_FORGET.format, range(len(preparing.relations)))),
         is_unprepared="True" if preparing.kept is None else "len(values) != kept",
         seen=", ".join(f"s{n}" for n in range(len(fields))) or "*_",
         steps="".join(steps) or "pass",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +9,7 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.event_keys import Keys
 from enode_django.eventing.pending import HandledEvent
-from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
+from enode_django.eventing.read_models.keyed_rows import KeyedRowTable, copied
 from enode_django.eventing.read_models.row_changes import row_after
 from enode_django.eventing.read_models.row_keys import Key, RowKeys
 from enode_django.eventing.read_models.row_normalising import HANDLED
@@ -85,7 +84,7 @@ class KeyedChanges:
 
     def kept(self, keys: Collection[Key]) -> Callable[[], None]:
         """Return a function that restores the current contents of the rows of these keys."""
-        rows = {key: copy.deepcopy(self.rows.get(key)) for key in keys}
+        rows = {key: None if (row := self.rows.get(key)) is None else copied(row) for key in keys}
         changed = self._changed.intersection(keys)
 
         def go_back() -> None:

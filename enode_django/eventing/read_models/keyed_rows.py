@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 import psycopg
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models.expressions import DatabaseDefault
 from django.db.transaction import atomic, set_rollback
 
 from enode_django.databases import execute
 from enode_django.eventing import checkpoints
-from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of
+from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, divided
 from enode_django.eventing.read_models.row_keys import Field, Key, Row, RowKeys
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
-from enode_django.exceptions import DefinitionError
+from enode_django.exceptions import DefinitionError, shown
 
 
 class KeyedRowTable(RowKeys[Row]):
@@ -43,9 +42,8 @@ class KeyedRowTable(RowKeys[Row]):
         counted = [field.name for field in model._meta.concrete_fields if isinstance(field, models.AutoField)]
         self._columns = [column for column in columns_of(model, connection) if column.field.name not in counted]
         self._keys = [column for name in fields for column in self._columns if column.field is name]
-        self._changed = [one for one in self._columns if one not in self._keys and not one.created_only]
+        self._changed = [one for one in self._columns if one not in self._keys]
         self._fits_arrays = all(column.array for column in self._columns)
-        self._defaults = [column.attname for column in self._columns if column.has_db_default]
         self._normaliser = RowNormaliser(model, connection, counted)
         self._write_statements(connection)
 
@@ -74,7 +72,7 @@ class KeyedRowTable(RowKeys[Row]):
         claimed: set[Key] = set()
         missing = set(keys) - self._known_among(keys)
         while True:
-            checkpoints.claim(self._alias, self._subscriber, sorted(map(_digest, missing)))
+            checkpoints.claim(self._alias, self._subscriber, list(map(_digest, missing)))
             claimed |= missing
             rows = self._load(keys)
             missing = set(keys) - rows.keys() - claimed
@@ -86,8 +84,7 @@ class KeyedRowTable(RowKeys[Row]):
         only the database knows them, store and load a copy of the row, and roll that back. The row must be locked."""
         if self._normaliser.normalise(row):
             return
-        twin = copy.copy(row)
-        twin._state = copy.copy(row._state)
+        twin = copied(row)
         with atomic(using=self._alias):
             if twin._state.adding:
                 self.delete([self.key_of(twin)])
@@ -100,25 +97,24 @@ class KeyedRowTable(RowKeys[Row]):
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Insert new rows, which have different keys."""
-        in_arrays = rows if self._fits_arrays else []
-        if self._defaults:
-            in_arrays = [row for row in in_arrays if not self._takes_default(row)]
+        in_arrays, others = divided(rows, self._fits_arrays)
         if in_arrays:
             self._execute(self._insert, self._values(self._columns, in_arrays))
-        if len(in_arrays) < len(rows):
-            others = rows if not in_arrays else [row for row in rows if self._takes_default(row)]
+        if others:
             self._model._base_manager.using(self._alias).bulk_create(others)
 
     def update(self, rows: Sequence[Row]) -> None:
-        """Update stored rows, which have different keys and are locked."""
-        if not rows or not self._changed:
+        """Update stored rows, which have different keys and are locked. Raises `ValueError` for an expression that
+        names a column."""
+        if not self._changed:
             return
-        if self._fits_arrays:
-            self._execute(self._update, self._values([*self._keys, *self._changed], rows))
-            return
-        for row in rows:
+        in_arrays, others = divided(rows, self._fits_arrays)
+        if in_arrays:
+            self._execute(self._update, self._values([*self._keys, *self._changed], in_arrays))
+        for row in others:
             known = {column.attname: getattr(row, column.attname) for column in self._keys}
             changed = {column.field.name: next(iter(column.raw([row]))) for column in self._changed}
+            _refuse_columns(changed)
             self._model._base_manager.using(self._alias).filter(**known).update(**changed)
 
     def delete(self, keys: Sequence[Key]) -> None:
@@ -146,13 +142,27 @@ class KeyedRowTable(RowKeys[Row]):
         connection = connections[self._alias]
         return [column.values(rows, connection) for column in columns]
 
-    def _takes_default(self, row: Row) -> bool:
-        return any(isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults)
-
     def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
         with connections[self._alias].wrap_database_errors:
             return execute(self._alias, statement, parameters)
 
 
+def _refuse_columns(values: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for an expression of a stored row's columns, which may be older than the row in memory."""
+    for name, value in values.items():
+        if any(isinstance(part, models.F) for part in [value, *getattr(value, "flatten", list)()]):
+            raise ValueError(
+                f"{name} is set to {shown(value)}, which names a column; compute with the attributes of the row"
+            )
+
+
+def copied(row: Row) -> Row:
+    """Return a copy that shares no value with the row. ``copy.deepcopy`` would look for the model in an installed app,
+    and pickle the row as the model says."""
+    twin = row.__class__.__new__(row.__class__)
+    twin.__dict__.update(copy.deepcopy(row.__dict__, {id(row): twin}))
+    return twin
+
+
 def _digest(key: Key) -> str:
-    return sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
+    return sha256(repr(key).encode()).hexdigest()

@@ -10,6 +10,7 @@ from enode_django.eventing.pending import HandledEvent
 from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.subscribers import Handler
+from enode_django.exceptions import DefinitionError, shown
 
 DELETED = "_enode_deleted"
 """An attribute that `RowProjection.delete` sets."""
@@ -29,7 +30,8 @@ def changed_row(
     ``normalise`` is called with a row that the handlers of an earlier event have changed since it was loaded, before
     the next event sees it: an event must not depend on whether the row was stored in between. ``makes_row`` says
     whether an event makes a missing row (None: every event does); one that does not is passed over. Raises what
-    ``makes_row`` and the handlers raise; the row may be half changed then.
+    ``makes_row`` and the handlers raise, and `DefinitionError` if they change the row's id; the row may be half changed
+    then.
     """
     values = row.__dict__ if row is not None else _NO_VALUES
     for event, handlers in followed:
@@ -46,6 +48,11 @@ def changed_row(
             row = None
         elif HANDLED not in values:
             values[HANDLED] = ()
+    if row is not None and values["aggregate_root_id"] != aggregate_root_id:
+        raise DefinitionError(
+            f"a handler has changed the id of a row from {shown(aggregate_root_id)} to "
+            f"{shown(values['aggregate_root_id'])}; leave it as it is: the row is that of the event's aggregate"
+        )
     return row
 
 

@@ -6,13 +6,16 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.timezone import is_aware
+
+Row = TypeVar("Row", bound=models.Model)
 
 _ARRAYS = {
     "varchar": "text",  # a cast to varchar(100)[] would truncate a long value, which an insert refuses
@@ -81,7 +84,6 @@ class Column:
         self.attname = field.attname
         self.name = quoted(field, connection)
         self.array = _array_of(field, connection)
-        self.has_db_default = field.has_db_default()
         self.created_only = bool(getattr(field, "auto_now_add", False))
         self.as_it_is = _AS_THEY_ARE.get(type(field))
         self.only_if = _ONLY_IF.get(type(field))
@@ -129,6 +131,24 @@ def arrays(columns: Sequence[Column]) -> str:
     """Return the parameters of a statement that carry values of these columns in arrays. They are binary: as text they
     take twice as long."""
     return ", ".join(f"%b::{column.array}[]" for column in columns)
+
+
+def has_expressions(rows: Sequence[models.Model]) -> bool:
+    """Return True if a value of a row is an expression, such as a default of the database. It goes into no array."""
+    kinds = {*map(type, chain.from_iterable(row.__dict__.values() for row in rows))}
+    return any(hasattr(kind, "resolve_expression") for kind in kinds)
+
+
+def divided(rows: Sequence[Row], fits_arrays: bool) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Return the rows whose values go into arrays, and the others. ``fits_arrays`` is True if all columns have one."""
+    if not fits_arrays:
+        return [], rows
+    if not has_expressions(rows):
+        return rows, []
+    groups: tuple[list[Row], list[Row]] = [], []
+    for row in rows:
+        groups[has_expressions([row])].append(row)
+    return groups
 
 
 def has_own_placeholder(field: models.Field[Any, Any]) -> bool:

@@ -4,14 +4,13 @@ third of the time that ``bulk_create`` takes. What only ``bulk_create`` can do i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.databases import execute
-from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, quoted
+from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, has_expressions, quoted
 
 _VALUED = (models.Field, models.DateField, models.DateTimeField, models.TimeField, models.FileField)
 _KNOWN_PRE_SAVE = {kind.pre_save for kind in _VALUED}
@@ -58,10 +57,9 @@ class _Table:
         """Return False for rows that Django has to prepare: with expressions, with related objects, which may be
         unsaved, with automatic keys of their own, without another key, or copied from a stored row."""
         are_new = {(row.pk is None, row._state.adding) for row in rows}
-        kinds = {*map(type, chain.from_iterable(row.__dict__.values() for row in rows))}
         return (
             are_new == {(self._key is not None, True)}
-            and not any(hasattr(kind, "resolve_expression") for kind in kinds)
+            and not has_expressions(rows)
             and not any(relation.is_cached(row) for relation in self._relations for row in rows)
         )
 
@@ -70,10 +68,11 @@ class _Table:
         values = [column.values(rows, connection) for column in self._columns]
         with connection.wrap_database_errors:
             inserted = execute(alias, self._statement, values)
+            keys = inserted.fetchall() if self._key is not None else []
         for row in rows:
             row._state.adding, row._state.db = False, alias
-        if self._key is not None:
-            for row, (key,) in zip(rows, inserted, strict=False):  # a trigger may have dropped some
+        if self._key is not None and len(keys) == len(rows):  # else a trigger has dropped some, nobody knows which
+            for row, (key,) in zip(rows, keys, strict=True):
                 setattr(row, self._key, key)
 
 

@@ -37,9 +37,7 @@ class RowNormaliser:
         self._fields = [_row_field(field, connection) for field in written]
         self._unseen = (NEVER_SEEN,) * len(written)
         self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
-        self._relations = [field for field in written if field.is_relation]
-        self._generated = [field.attname for field in fields if field.generated]
-        self._is_always_loaded = bool(self._generated) or not _is_made_of_fields(model)
+        self._is_always_loaded = len(written) < len(fields) or not _is_made_of_fields(model)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
         self.normalise_in_memory = compiled(self._fields, HANDLED, self._preparing())
         """Normalise a row like `normalise`. Raises `OnlyDatabaseKnows` where that returns False."""
@@ -47,14 +45,14 @@ class RowNormaliser:
     def _preparing(self) -> Preparing:
         """A row that has only its attributes needs no preparing, unless there is something to do for every row."""
         kept = None if self._set_when_saved or self._is_always_loaded else len(self._attributes)
-        return Preparing(self._relations, kept, self._prepare, _unknown)
+        return Preparing(kept, self._prepare, _unknown)
 
     def normalise(self, row: models.Model, *, partly: bool = False) -> bool:
         """Give the row the values that it would have if it were stored and loaded. If only the database knows one of
         them, return False; then no value is changed, or with ``partly`` all others are.
 
-        A generated column is such a value: it is forgotten, so that reading it asks the database. Anything that the
-        model's own ``from_db`` or ``__init__`` adds to a row is forgotten, too.
+        A generated column is such a value. Anything that the model's own ``from_db`` or ``__init__`` adds to a row is
+        forgotten.
         """
         try:
             self.normalise_in_memory(row)
@@ -69,7 +67,7 @@ class RowNormaliser:
         seen = list(values[HANDLED] or self._unseen)
         for number, (field, normalise) in enumerate(self._one_by_one):
             if values[field.name] is not seen[number]:
-                alone = SimpleNamespace(**{field.name: values[field.name], HANDLED: ()})
+                alone = SimpleNamespace(**{field.name: values[field.name], HANDLED: ()}, _state=SimpleNamespace())
                 with suppress(OnlyDatabaseKnows):
                     normalise(alone)
                     values[field.name] = getattr(alone, field.name)
@@ -86,8 +84,6 @@ class RowNormaliser:
         for field in self._set_when_saved:
             field.pre_save(row, row._state.adding)
         values = row.__dict__
-        for name in self._generated:
-            values.pop(name, None)
         for name in values.keys() - self._attributes:
             del values[name]
         if self._is_always_loaded:
@@ -97,15 +93,14 @@ class RowNormaliser:
         """Give the row the values of a loaded row."""
         values = row.__dict__
         values.update((name, value) for name, value in loaded.__dict__.items() if name not in self._not_taken)
-        values[HANDLED] = ()
 
 
 def _unknown(row: models.Model) -> str:
     return f"{type(row).__qualname__} {row.pk!r} has to be stored to be normalised"
 
 
-_PREPARED = Preparing((), 2, _unknown, str)
-"""For a row of one field, which has no other attribute than that and `HANDLED`."""
+_PREPARED = Preparing(3, _unknown, str)
+"""For a row of one field, which has no other attribute than that, `HANDLED` and ``_state``."""
 
 
 def _is_made_of_fields(model: type[models.Model]) -> bool:

@@ -9,13 +9,12 @@ from typing import Any, Generic, TypeVar
 import psycopg
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models.expressions import DatabaseDefault
 from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
 from django.db.transaction import TransactionManagementError, atomic, set_rollback
 
 from enode_django.databases import execute, healthy_connection, in_transaction
-from enode_django.eventing.read_models.row_columns import arrays, columns_of, quoted
+from enode_django.eventing.read_models.row_columns import arrays, columns_of, divided, has_expressions, quoted
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 
@@ -25,9 +24,6 @@ _by_id = attrgetter("aggregate_root_id")
 
 _VALUES_MAX = 200
 """The most rows of a statement that spells out its values: in a longer one each row costs more."""
-
-_HIGHEST = 2**63 - 1
-"""The highest version: a row with it replaces every stored row."""
 
 
 class RowTable(Generic[Row]):
@@ -49,11 +45,10 @@ class RowTable(Generic[Row]):
         self._columns = columns_of(model, connection)
         self._fits_arrays = all(column.array for column in self._columns)
         self._created_only = any(column.created_only for column in self._columns)
-        self._defaults = [column.attname for column in self._columns if column.has_db_default]
         options: Any = model._meta
         self._table = connection.ops.quote_name(options.db_table)
         self._id = quoted(options.pk, connection)
-        self._loading = RowLoading(model, alias, f"{self._id} = ANY(%b::text[])", f'{self._id} COLLATE "C"')
+        self._loading = RowLoading(model, alias, f"{self._id} = ANY(%b::text[])", self._id)
         self._version = quoted(options.get_field("version"), connection)
         self._write_statements()
 
@@ -66,9 +61,10 @@ class RowTable(Generic[Row]):
             f"WHERE known.{id} = gone.id AND known.{version} < gone.version"
         )
         self._insert = f"INSERT INTO {table} AS known ({', '.join(column.name for column in self._columns)})"
-        self._update = {adding: self._update_statement(adding) for adding in (True, False)}
-        new = f"SELECT * FROM unnest({arrays(self._columns)})"
-        self._upsert = {adding: f"{self._insert} {new} {update}" for adding, update in self._update.items()}
+        self._new = f"SELECT * FROM unnest({arrays(self._columns)})"
+        self._replace = self._update_statement(adding=False)
+        behind = f"WHERE known.{version} < EXCLUDED.{version}"
+        self._update = {adding: f"{self._update_statement(adding)} {behind}" for adding in (True, False)}
 
     def _update_statement(self, adding: bool) -> str:
         changed = [
@@ -76,10 +72,7 @@ class RowTable(Generic[Row]):
             for column in self._columns
             if column.name != self._id and not (adding and column.created_only)
         ]
-        return (
-            f"ON CONFLICT ({self._id}) DO UPDATE SET {', '.join(changed)} "
-            f"WHERE known.{self._version} < EXCLUDED.{self._version}"
-        )
+        return f"ON CONFLICT ({self._id}) DO UPDATE SET {', '.join(changed)}"
 
     def load_locked(self, ids: Sequence[str]) -> dict[str, Row]:
         """Return the rows that exist, locked in the order of their ids until the transaction ends."""
@@ -103,15 +96,10 @@ class RowTable(Generic[Row]):
         only the database knows them, store and load the row, and roll that back. Raises as `store` does."""
         if self._normaliser.normalise(row):
             return
-        version = row.version  # type: ignore[attr-defined]
-        row.version = _HIGHEST  # type: ignore[attr-defined]
-        try:
-            with atomic(using=self._alias):
-                self.store([row])
-                (loaded,) = self.load_locked([_by_id(row)]).values()
-                set_rollback(True, using=self._alias)
-        finally:
-            row.version = version  # type: ignore[attr-defined]
+        with atomic(using=self._alias):
+            self._write([row], self._replace)
+            (loaded,) = self.load_locked([_by_id(row)]).values()
+            set_rollback(True, using=self._alias)
         self._normaliser.take_over(row, loaded)
 
     def claims(self, after: str, limit: int) -> list[tuple[str, int]]:
@@ -124,20 +112,16 @@ class RowTable(Generic[Row]):
         A stored row of the same or a higher version stays as it is. When a new row meets a stored one, fields that are
         set when a row is made (``auto_now_add``) keep the stored value.
         """
-        connection = self._connection()
-        stored = 0
-        for (adding, in_arrays), group in self._groups(sorted(rows, key=_by_id)).items():
-            if in_arrays:
-                values = [column.values(group, connection) for column in self._columns]
-                stored += self._execute(self._upsert[adding], values).rowcount
-                continue
-            for start in range(0, len(group), _VALUES_MAX):
-                stored += self._store_in_values(connection, group[start : start + _VALUES_MAX], adding)
-        return stored
+        ordered = sorted(rows, key=_by_id)
+        if not self._created_only:
+            return self._write(ordered, self._update[False])
+        new = [row for row in ordered if row._state.adding]
+        known = [row for row in ordered if not row._state.adding]
+        return self._write(new, self._update[True]) + self._write(known, self._update[False])
 
     def copy(self, rows: Sequence[Row]) -> None:
         """Store new rows as `store` does, but raise if a row exists or the database refuses a value."""
-        if not self._fits_arrays or self._defaults:
+        if not self._fits_arrays or has_expressions(rows):
             self.store(rows)
             return
         connection = self._connection()
@@ -163,29 +147,26 @@ class RowTable(Generic[Row]):
                 f"rows of {self._model.__qualname__} cannot be locked or written outside of a transaction; "
                 f"open one with transaction.atomic(using={self._alias!r})"
             )
-        connection.validate_no_broken_transaction()
         return connection
 
     def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
         with connections[self._alias].wrap_database_errors:
             return execute(self._alias, statement, parameters)
 
-    def _groups(self, rows: Sequence[Row]) -> Mapping[tuple[bool, bool], Sequence[Row]]:
-        """Divide the rows into groups that one statement can store: by whether the rows are new, if that makes a
-        difference, and by whether their values go into arrays. A default of the database does not."""
-        if not rows or not (self._created_only or self._defaults):
-            return {(False, self._fits_arrays): rows} if rows else {}
-        groups: dict[tuple[bool, bool], list[Row]] = {}
-        for row in rows:
-            adding = self._created_only and row._state.adding
-            groups.setdefault((adding, self._fits_arrays and not self._takes_default(row)), []).append(row)
-        return groups
+    def _write(self, rows: Sequence[Row], update: str) -> int:
+        """Insert the rows, or ``update`` stored ones. Return how many were written."""
+        connection = self._connection()
+        written = 0
+        in_arrays, others = divided(rows, self._fits_arrays)
+        if in_arrays:
+            values = [column.values(in_arrays, connection) for column in self._columns]
+            written += self._execute(f"{self._insert} {self._new} {update}", values).rowcount
+        for start in range(0, len(others), _VALUES_MAX):
+            written += self._write_in_values(connection, others[start : start + _VALUES_MAX], update)
+        return written
 
-    def _takes_default(self, row: Row) -> bool:
-        return any(isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults)
-
-    def _store_in_values(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
-        """Store rows with any fields: Django's compiler prepares the values, and the client puts them into the text."""
+    def _write_in_values(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], update: str) -> int:
+        """Write rows with any fields: Django's compiler prepares the values, and the client puts them into the text."""
         fields = [column.field for column in self._columns]
         query = InsertQuery(self._model)
         query.insert_values(fields, list(rows))
@@ -198,6 +179,6 @@ class RowTable(Generic[Row]):
             compiler, fields, list(zip(*prepared, strict=True))
         )
         values = ", ".join(f"({', '.join(row)})" for row in placeholders)
-        statement = f"{self._insert} VALUES {values} {self._update[adding]}"
+        statement = f"{self._insert} VALUES {values} {update}"
         with connection.wrap_database_errors, psycopg.ClientCursor[Any](connection.connection) as cursor:
             return cursor.execute(statement, [one for row in parameters for one in row]).rowcount

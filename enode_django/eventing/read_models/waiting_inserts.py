@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from django.db import connections, models, transaction
+from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.databases import StatementsWait
@@ -55,7 +55,6 @@ class WaitingInserts(StatementsWait):
                 self._inserts.insert(rows)
         except Exception as error:  # from the database, or from adapting a value; a handler may swallow it
             self.failed = self.failed or error
-            transaction.set_rollback(True, using=self._connection.alias)
             raise
 
     def finish(self) -> None:

@@ -97,6 +97,7 @@ class WithArray(Kinds):
     """Rows with an array field are not written in arrays."""
 
     tags = ArrayField(models.CharField(max_length=10), null=True)
+    table = ArrayField(ArrayField(models.IntegerField()), null=True)
 
     class Meta:
         app_label = "rowsapp"
@@ -181,6 +182,16 @@ class Every(ReadModel):
         app_label = "rowsapp"
 
 
+class Remark(models.Model):
+    """It has no table: rows of `Every` may have one in memory."""
+
+    of = models.OneToOneField(Every, models.DO_NOTHING, related_name="remark")
+
+    class Meta:
+        app_label = "rowsapp"
+        managed = False
+
+
 class Odd(ReadModel):
     """Fields that only PostgreSQL has, and fields that the database fills in."""
 
@@ -199,4 +210,67 @@ class Odd(ReadModel):
         app_label = "rowsapp"
 
 
-MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Remembering, Every, Odd)
+class Shouted(models.TextField):
+    def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
+        return "upper(%s)"
+
+    def get_placeholder_sql(self, value: Any, compiler: Any, connection: Any) -> Any:  # Django 6.1
+        return "upper(%s)", (value,)
+
+
+class Whispered(models.TextField):
+    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+        return f"lower({sql})", params
+
+
+class Words(models.Field):
+    def db_type(self, connection: Any) -> str:
+        return "varchar(10)[]"
+
+
+class Initial(models.CharField):
+    def pre_save(self, row: Any, add: bool) -> Any:
+        row.initial = row.name and row.name[:1]
+        return row.initial
+
+
+class Digit(models.IntegerField):
+    def db_check(self, connection: Any) -> str:
+        return f'"{self.column}" < 10'
+
+
+class Own(ReadModel):
+    """Fields with methods of their own, as projects and packages write them."""
+
+    name = models.TextField(null=True)
+    shouted = Shouted(null=True)
+    whispered = Whispered(null=True)
+    initial = Initial(max_length=1, null=True)
+    digit = Digit(null=True)
+    decoded = models.JSONField(null=True, encoder=DjangoJSONEncoder, decoder=ExactDecoder)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Worded(ReadModel):
+    words = Words(null=True)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Numbered(ReadModel):
+    """The database makes a column of the version, and Django a date when the row is made."""
+
+    name = models.CharField(max_length=10, default="")
+    since = models.DateTimeField(auto_now_add=True)
+    next_version = models.GeneratedField(
+        expression=models.F("version") + 1, output_field=models.BigIntegerField(), db_persist=True
+    )
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Remembering, Every, Odd, Own, Worded, Numbered)

@@ -1,0 +1,148 @@
+"""The rows of a batch of a `MultiProjection` are what each event alone would make of them. A batch that the database
+refuses is handled again event by event, so these tests look at one batch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, models, transaction
+from django.db.models import Value
+from django.db.models.functions import Upper
+from django.test.utils import isolate_apps
+
+from enode_django.eventing.read_models.keyed_changes import KeyedChanges, KeyedEvent
+from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
+from enode_django.eventing.read_models.row_keys import RowKeys
+from tests.following.harness import Harness
+from tests.following.orders import Customer, CustomerTotal, DailyTotal, Rack
+
+Handler = Callable[[Any, Any], None]
+LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
+PLACE = UUID(int=1)
+
+
+def table(model: type[Any], *names: str) -> KeyedRowTable[Any]:
+    return KeyedRowTable(model, "default", [model._meta.get_field(name) for name in names], "following.some")
+
+
+def handle(rows: KeyedRowTable[Any], handled: Sequence[tuple[Any, Handler]]) -> None:
+    """Handle one event for each (key, handler) in one batch."""
+    with transaction.atomic():
+        changes = KeyedChanges(rows.lock({key for key, _ in handled}), rows, None)
+        for key, handler in handled:
+            changes.handle(KeyedEvent(key, None, [handler]))  # type: ignore[arg-type]
+        changes.write(rows)
+
+
+def delete(row: Any, event: Any) -> None:
+    row._enode_deleted = True
+
+
+def leave(row: Any, event: Any) -> None: ...
+
+
+def test_a_row_is_deleted_and_made_anew_in_one_batch(orders: Harness) -> None:
+    def count(row: Any, event: Any) -> None:
+        row.orders += 1
+
+    rows = table(CustomerTotal, "customer")
+    handle(rows, [("ann", count), ("ann", count)])
+    handle(rows, [("ann", delete), ("ann", count)])
+    assert CustomerTotal._base_manager.get().orders == 1
+
+
+def test_a_row_that_is_deleted_and_made_anew_is_looked_up_between_two_events(orders: Harness) -> None:
+    def change(row: Any, event: Any) -> None:
+        seen.append((row.label, row.amounts))
+        row.amounts = [*row.amounts, len(seen)]
+
+    seen: list[Any] = []
+    rows = table(Rack, "place")
+    handle(rows, [(PLACE, change), (PLACE, change)])
+    handle(rows, [(PLACE, delete), (PLACE, change), (PLACE, change)])
+    assert [amounts for _, amounts in seen] == [[], [1], [], [3]]
+    assert [label for label, _ in seen][1::2] == ["new", "new"]
+    assert Rack._base_manager.get().amounts == [3, 4]
+
+
+def test_what_an_earlier_aggregate_has_changed_is_kept_if_a_later_one_fails(orders: Harness) -> None:
+    def count(row: Any, event: Any) -> None:
+        row.orders += 1
+
+    rows = table(CustomerTotal, "customer")
+    handle(rows, [("ann", count)])
+    with transaction.atomic():
+        changes = KeyedChanges(rows.lock(["ann", "bob"]), rows, None)
+        changes.handle(KeyedEvent("ann", None, [count]))  # type: ignore[arg-type]
+        go_back = changes.kept(["ann", "bob"])
+        for name in ("ann", "bob"):
+            changes.handle(KeyedEvent(name, None, [count]))  # type: ignore[arg-type]
+        go_back()
+        changes.write(rows)
+    assert list(CustomerTotal._base_manager.values_list("customer", "orders")) == [("ann", 2)]
+
+
+def test_a_row_that_only_a_failing_aggregate_has_changed_is_not_written(orders: Harness) -> None:
+    rows = table(Rack, "place")
+    handle(rows, [(PLACE, leave)])
+    Rack._base_manager.update(changed_at=LONG_AGO)
+    with transaction.atomic():
+        changes = KeyedChanges(rows.lock([PLACE]), rows, None)
+        go_back = changes.kept([PLACE])
+        changes.handle(KeyedEvent(PLACE, None, [leave]))  # type: ignore[arg-type]
+        go_back()
+        changes.write(rows)
+    assert Rack._base_manager.get().changed_at == LONG_AGO
+
+
+def test_new_rows_with_and_without_expressions_are_made_in_one_batch(orders: Harness) -> None:
+    def compute(row: Any, event: Any) -> None:
+        row.text = Upper(Value(row.customer))
+
+    def write(row: Any, event: Any) -> None:
+        row.text = row.customer
+
+    rows = table(CustomerTotal, "customer")
+    handle(rows, [("ann", compute), ("bob", write), ("cat", compute), ("cat", leave)])
+    assert dict(CustomerTotal._base_manager.values_list("customer", "text")) == {
+        "ann": "ANN",
+        "bob": "bob",
+        "cat": "CAT",
+    }
+
+
+def test_rows_may_be_nothing_but_keys(orders: Harness) -> None:
+    rows = table(Customer, "name")
+    for _ in range(2):
+        handle(rows, [("ann", leave), ("ann", leave)])
+    assert [row.name for row in Customer._base_manager.all()] == ["ann"]
+
+
+@pytest.mark.parametrize("model", [DailyTotal, Rack], ids=["in arrays", "one by one"])
+def test_a_handler_may_change_the_date_of_making_of_a_stored_row(orders: Harness, model: type[Any]) -> None:
+    def date_back(row: Any, event: Any) -> None:
+        row.made_at = LONG_AGO
+
+    names, key = (("customer", "day"), ("ann", date(2026, 1, 1))) if model is DailyTotal else (("place",), PLACE)
+    rows = table(model, *names)
+    handle(rows, [(key, leave)])
+    handle(rows, [(key, date_back)])
+    handle(rows, [(key, leave)])
+    assert model._base_manager.get().made_at == LONG_AGO
+
+
+@isolate_apps("tests.following")
+def test_a_key_is_the_value_that_its_column_stores() -> None:
+    class Price(models.Model):
+        amount = models.DecimalField(max_digits=5, decimal_places=2, primary_key=True)
+
+        class Meta:
+            app_label = "following"
+
+    keys = RowKeys(Price, [Price._meta.pk], connection)
+    assert keys.canonical(Decimal("0.005")) == keys.canonical("0.01") == Decimal("0.01")
