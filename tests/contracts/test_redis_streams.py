@@ -194,11 +194,11 @@ def interrupted_by(meanwhile: Callable[[], object]) -> type[redis.Connection]:
         def send_packed_command(self, command: Any, check_health: bool = True) -> None:
             packed = b"".join([command] if isinstance(command, bytes) else command)
             first, *others = filter(None, re.split(rb"(?=\*\d+\r\n\$7\r\nEVALSHA\r\n)", packed))
-            super().send_packed_command(first, check_health)
+            super().send_packed_command([first], check_health)
             if others:
                 assert self.can_read(DEADLINE)
                 meanwhile()
-                super().send_packed_command(b"".join(others), False)
+                super().send_packed_command(others, False)
 
     return Interrupted
 
