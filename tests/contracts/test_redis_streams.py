@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -16,6 +17,8 @@ import redis
 
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.redis import reading as redis_reading
+from enode_django.equeue.redis.batches import RECEIPTS_PER_CALL
+from enode_django.equeue.redis.claim_scripts import COMMIT
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
@@ -182,6 +185,37 @@ def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: Redi
     assert transport.send("topic", {0: [b"x"] * 1_200, 1: [b"x"]}) == {0: 2, 1: 1}
     client.script_flush()
     assert transport.acquire("group", "topic", 0, "one", 60).end == 1_202
+
+
+def interrupted_by(meanwhile: Callable[[], object]) -> type[redis.Connection]:
+    """Return connections that call ``meanwhile`` behind the first of several scripts that are sent at once."""
+
+    class Interrupted(redis.Connection):
+        def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            packed = b"".join([command] if isinstance(command, bytes) else command)
+            first, *others = filter(None, re.split(rb"(?=\*\d+\r\n\$7\r\nEVALSHA\r\n)", packed))
+            super().send_packed_command([first], check_health)
+            if others:
+                assert self.can_read(DEADLINE)
+                meanwhile()
+                super().send_packed_command(others, False)
+
+    return Interrupted
+
+
+def test_no_receipt_is_lost_when_only_the_first_step_of_a_commit_is_refused(
+    server: Redis, client: redis.Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    receipts = [Receipt(offset, b"%d" % offset) for offset in range(2 * RECEIPTS_PER_CALL)]
+    transport.send("topic", {0: [b"x"] * len(receipts)})
+    epoch = transport.acquire("group", "topic", 0, "one", 60).epoch
+    options = {"connection_class": interrupted_by(partial(client.script_load, COMMIT.text))}
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, timeout=DEADLINE, client=options)) as interrupted:
+        interrupted.queue_count("topic")
+        client.script_flush()
+        commit = Commit(epoch, len(receipts), receipts, len(receipts))
+        assert interrupted.commit("group", "topic", {0: commit}) == set()
+    assert transport.receipts("group", "topic", 0) == [receipt.body for receipt in receipts]
 
 
 def test_wait_longer_than_one_block_goes_on_waiting(

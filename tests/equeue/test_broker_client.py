@@ -76,6 +76,19 @@ def test_rests_of_an_earlier_run_are_forgotten() -> None:
     assert rests.take("t", 0, 1, 1) is None
 
 
+def test_rests_of_an_earlier_run_are_forgotten_after_a_send_to_the_next(own_broker: RunningBroker) -> None:
+    with closing(own_broker.transport()) as transport, closing(own_broker.transport()) as other:
+        transport.create_topic("t", 1)
+        transport.send("t", {0: [b"a", b"lost"]})
+        assert [batch.bodies for batch in transport.pull("t", {0: 0}, limit=1)] == [[b"a"]]
+        for _ in ("first run", "second run"):  # runs are counted, and the lost directory was in its first one
+            own_broker.kill()
+            own_broker.start(directory=str(own_broker.directory.with_name("restored")))
+        other.create_topic("t", 1)
+        assert transport.send("t", {0: [b"a", b"new"]}) == {0: 0}
+        assert [batch.bodies for batch in transport.pull("t", {0: 1}, limit=1)] == [[b"new"]]
+
+
 def test_rest_is_not_kept_if_another_thread_has_met_the_next_run_since_the_pull(
     transport: BrokerTransport, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import redis
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.redis import topics as redis_topics
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import TopicDeleted
+from enode_django.exceptions import TopicDeleted, UnknownQueue
 
 QUEUES = 3
 
@@ -35,7 +36,7 @@ def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[Redi
 
 def crashed_deletion(redis_url: str, prefix: str, crash_at: int) -> None:
     """Begin to delete the topic, and crash after ``crash_at`` runs of scripts."""
-    dying = RedisStreamsTransport(redis_url, prefix=prefix)
+    dying = RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)
     run_all, calls = dying._connection.run_all, iter(range(crash_at))
 
     def run_or_crash(*arguments: Any, **options: Any) -> list[Any]:
@@ -90,3 +91,24 @@ def test_deletion_that_broke_off_is_finished_by_the_next_one(
     assert len(list(client.scan_iter(f"{prefix}:*", count=1_000))) == 1 + QUEUES
     with pytest.raises(TopicDeleted):
         transport.delete_topic("topic")
+
+
+def test_a_process_that_knew_a_deleted_topic_hides_no_queue_of_its_successor(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    with closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)) as other:
+        other.delete_topic("topic", force=True)
+        with pytest.raises(TopicDeleted):
+            transport.show("topic", 0, to_consumers=False)
+        other.create_topic("topic", 1)
+        assert [state.to_consumers for state in other.queues("topic").values()] == [True]
+        transport.queue_count("topic")
+        other.delete_topic("topic", force=True)
+        other.create_topic("topic", 2)
+        transport.queue_count("topic")
+        other.delete_topic("topic", force=True)
+        other.create_topic("topic", 1)
+        with pytest.raises(UnknownQueue):
+            transport.show("topic", 1, to_consumers=False)
+        other.add_queues("topic", 2)
+        assert [state.to_consumers for state in other.queues("topic").values()] == [True, True]

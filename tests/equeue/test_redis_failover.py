@@ -228,17 +228,29 @@ def test_a_name_that_leads_to_another_master_is_followed() -> None:
         assert messages(transport, "topic", 0) == [(0, b"before"), (1, b"behind")]
 
 
+@contextlib.contextmanager
+def replicated(service: type[Redis]) -> Iterator[tuple[Redis, Redis]]:
+    """A master and its replica, which may change roles."""
+    master, replica = service({"repl-diskless-sync-delay": "0"}), service({"repl-diskless-sync-delay": "0"})
+    replica.password = master.password
+    for server in (master, replica):
+        server.settings["masterauth"] = server.password
+    with master, replica:
+        follow(replica, master)
+        yield master, replica
+
+
+def follow(server: Redis, master: Redis) -> None:
+    ask(server, "REPLICAOF", "127.0.0.1", master.port)
+    wait_for(lambda: says(server, "INFO", "replication").get("master_link_status") == "up", "the replica follows")
+
+
 @pytest.mark.parametrize("service", [Redis, Valkey])
 def test_what_is_repeated_by_another_connection_is_confirmed_too(service: type[Redis]) -> None:
     """Since Redis 7.2 ``WAIT`` asks for the last write of its own connection, so a call that writes nothing is at once
     confirmed."""
     with contextlib.ExitStack() as running:
-        master = running.enter_context(service({}))
-        replica = service({"replicaof": f"127.0.0.1 {master.port}", "masterauth": master.password})
-        replica.settings |= {"repl-diskless-sync-delay": "0", "appendonly": "no"}
-        replica.password = master.password
-        running.enter_context(replica)
-        wait_for(lambda: says(replica, "INFO", "replication")["master_link_status"] == "up", "the replica follows")
+        master, replica = running.enter_context(replicated(service))
         one, two = (
             running.enter_context(contextlib.closing(RedisStreamsTransport(master.url, wait_replicas=1)))
             for _ in range(2)
@@ -259,3 +271,26 @@ def test_what_is_repeated_by_another_connection_is_confirmed_too(service: type[R
             replica.resume()
         assert persist(lambda: two.send("topic", {0: [b"not confirmed"]}, once=once)) == {0: 2}
         assert persist(lambda: two.commit("group", "topic", {0: Commit(epoch, 1)})) == set()
+
+
+@pytest.mark.parametrize("service", [Redis, Valkey])
+def test_nothing_is_passed_over_if_the_first_master_takes_over_again(service: type[Redis]) -> None:
+    with contextlib.ExitStack() as running:
+        first, second = running.enter_context(replicated(service))
+        of_first, of_second = (
+            running.enter_context(contextlib.closing(RedisStreamsTransport(server.url, timeout=DEADLINE)))
+            for server in (first, second)
+        )
+        of_first.create_topic("topic", 1)
+        timeline = of_first.timelines("topic")
+        epoch = of_first.acquire("group", "topic", 0, "one", 600).epoch
+        wait_for(lambda: says(second, "EXISTS", Keys("enode").claim("topic", 0, "group")), "the replica has the lease")
+        ask(second, "REPLICAOF", "NO", "ONE")
+        of_first.send("topic", {0: [b"lost"]})
+        of_second.send("topic", {0: [b"kept"]})
+        follow(first, second)
+        ask(first, "REPLICAOF", "NO", "ONE")
+        assert messages(of_first, "topic", 0) == [(0, b"kept")]
+        assert persist(lambda: of_first.commit("group", "topic", {0: Commit(epoch, 1)})) == {0}
+        assert of_first.renew("group", "topic", "one", {0: epoch}, 600) == {0}
+        assert of_first.timelines("topic") != timeline

@@ -51,14 +51,20 @@ class RedisClaims:
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
         self._topics.check(topic, commits)
-        queues: list[int] = []
-        calls: list[ScriptCall] = []
-        for queue, commit in commits.items():
-            keys = (self._keys.claim(topic, queue, group), self._keys.receipts(topic, queue, group))
-            for step in steps(commit):
-                queues.append(queue)
-                calls.append(ScriptCall(COMMIT, keys, commit_arguments(step)))
-        return _refused(ByQueue.sorted_out(queues, self._connection.run_each(calls, confirmed=True)))
+        left = {queue: steps(commit) for queue, commit in commits.items()}
+        done = ByQueue({}, {})
+        # A step waits for the one before: if that was refused, this one would move the offset past its receipts.
+        while now := {queue: step for queue, more in left.items() if (step := next(more, None)) is not None}:
+            calls = [self._commit_call(group, topic, queue, step) for queue, step in now.items()]
+            answers, failures = ByQueue.sorted_out(now, self._connection.run_each(calls, confirmed=True))
+            known = {queue: answer for queue, answer in done.answers.items() if queue not in failures}
+            done = ByQueue(known | answers, done.failures | failures)
+            left = {queue: left[queue] for queue, (is_taken,) in answers.items() if is_taken}
+        return _refused(done)
+
+    def _commit_call(self, group: str, topic: str, queue: int, step: Commit) -> ScriptCall:
+        keys = (self._keys.claim(topic, queue, group), self._keys.receipts(topic, queue, group))
+        return ScriptCall(COMMIT, keys, commit_arguments(step))
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
         self._topics.check(topic, (queue,))

@@ -31,9 +31,9 @@ from enode_django.exceptions import (
 )
 
 _REFUSED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError)
-_PASSING = (AskError, ClusterDownError, ConnectionError, OutOfMemoryError, ReadOnlyError, TimeoutError, TryAgainError)
+_PASSING = (AskError, ClusterDownError, ConnectionError, ReadOnlyError, TimeoutError, TryAgainError)
 _PASSING_CODES = frozenset(
-    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "UNBLOCKED"}
+    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "UNBLOCKED"}
 )
 _DENIED_IN_SCRIPT = re.compile("ACL failure in script|The user executing the script can't")  # Redis 7, and before
 _DENIED_COMMAND = re.compile("to run the '([^']+)' command")  # Redis 6 does not name a command within a script

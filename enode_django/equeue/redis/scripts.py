@@ -33,13 +33,14 @@ end
     "even_when_full": """
 local function even_when_full(hash) redis.call('HDEL', hash, '') end
 """,
-    # The identity of a server's start. A server that crashed may have lost its last writes, and a replica that took
-    # over may never have had them; a window from before would skip messages that get the same offsets now. A user who
-    # may not ask (ACL) is not protected.
+    # The identity of a server's time as a master, new with each start and each promotion, also if a server takes over
+    # again. A server that crashed may have lost its last writes, and a replica that took over may never have had them;
+    # a window from before would skip messages that get the same offsets now. A user who may not ask (ACL) is not
+    # protected.
     "server_run": """
 local function server_run()
-  local info = redis.pcall('INFO', 'server')
-  return type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
+  local info = redis.pcall('INFO', 'replication')
+  return type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or ''
 end
 """,
     "first_offset": """

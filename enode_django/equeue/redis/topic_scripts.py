@@ -113,7 +113,8 @@ return {}
 """)
 
 HIDE = Script("""
--- KEYS: topic. ARGV: queue, '1' to hide it from consumers or '0' to show it.
+-- KEYS: topic. ARGV: queue, '1' to hide it from consumers or '0' to show it. Returns 0 if there is no such queue.
+if tonumber(ARGV[1]) >= tonumber(redis.call('HGET', KEYS[1], 'queues') or 0) then return 0 end
 local text = redis.call('HGET', KEYS[1], 'unconsumed') or ''
 local hidden = {}
 for queue in string.gmatch(text, '%d+') do

@@ -161,9 +161,9 @@ class RedisTopics:
         self._change(topic, changed, unordered)
 
     def show_to_consumers(self, topic: str, queue: int, shown: bool) -> None:
-        self._connection.run(
-            topic_scripts.HIDE, (self._keys.topic(topic),), (queue, "0" if shown else "1"), confirmed=True
-        )
+        keys, arguments = (self._keys.topic(topic),), (queue, "0" if shown else "1")
+        while not self._connection.run(topic_scripts.HIDE, keys, arguments, confirmed=True):
+            check_queues(topic, (queue,), self.count(topic))  # raises, unless the topic has just got the queue
 
     def _change(self, topic: str, change: Callable[[Topic], Mapping[str, Any]], unordered: bool) -> Topic:
         known = self.read(topic)

@@ -349,12 +349,14 @@ class BrokerTransport:
 
     def _call_run(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> tuple[Any, int]:
         """Return the answer, and the run of the broker that gave it."""
-        pool = self._current()
-        rests, known = self._rests, self._rests.run
         try:
-            answer, run = pool.call(name, arguments, wait=wait, within=within)
+            return self._call_noting_run(self._current(), name, arguments, wait=wait, within=within)
         except ConnectionLost as lost:
             raise unreachable(self.location, lost) from lost
+
+    def _call_noting_run(self, pool: Pool, name: str, arguments: Sequence[Any], **options: Any) -> tuple[Any, int]:
+        rests, known = self._rests, self._rests.run
+        answer, run = pool.call(name, arguments, **options)
         # For every call: a later pull must return nothing of an earlier run. The run known before the call is no news,
         # and over if another thread has called the next one meanwhile.
         if run != known:
@@ -369,7 +371,7 @@ class BrokerTransport:
         may_have_arrived = False
         while True:
             try:
-                return dict(pool.call("send", arguments)[0])
+                return dict(self._call_noting_run(pool, "send", arguments)[0])
             except ConnectionLost as lost:
                 may_have_arrived |= lost.connected
                 pause = random.uniform(0.02, 0.1)  # noqa: S311 - so that not all come back at one moment

@@ -14,8 +14,8 @@ Keys, all under ``prefix`` (``enode``); keys of one script share a hash tag:
 * ``enode:{topic:3}:times`` stream: entry ids are ms since 1970, each with the offset of the first message of that time
 * ``enode:{topic:3}:sent:<producer>`` hash: the offsets of a producer's newest sends
 * ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), deaths; while leased also owner, until (ms since
-  1970) and previous (the earlier owner, until the owner has shown that it knows); run, the start of the server under
-  which it was acquired: after a restart or a failover writes may be lost, so leases of another run are lost
+  1970) and previous (the earlier owner, until the owner has shown that it knows); run, the server's time as a
+  master in which it was acquired: after a restart or a failover writes may be lost, so leases of another run are lost
 * ``enode:{topic:3}:receipts:<group>`` list: the group's receipts of finished messages, the oldest first
 * ``enode:inbox:{address}`` the answers to one process, deleted ten minutes after the last one
 
