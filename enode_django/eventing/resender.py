@@ -108,7 +108,7 @@ class Resender:
         page = self._shard.feed(after, limit=ROWS_AT_ONCE)
         entries = [entry for entry in page.entries if entry.position < goal.position]
         self._send_lost(entries)
-        if entries and len(entries) == len(page.entries) and len(entries) >= ROWS_AT_ONCE:
+        if len(entries) >= ROWS_AT_ONCE:
             self._after = entries[-1].position  # there may be more streams below the goal
         else:
             self._after, self._goal = goal.position, None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
+from psycopg.errors import DeadlockDetected
 
 from enode_django import Command
 from enode_django.equeue.messages import Commit
@@ -140,6 +141,39 @@ def test_commands_of_a_queue_that_has_lost_its_tail_are_sent_again(harness: Harn
     assert resending.resent() == sent
 
 
+def test_what_was_handled_after_a_look_began_is_left_to_the_next_one(harness: Harness) -> None:
+    """Its commands may still be in the queue when those from before are worked off."""
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+    resending.transport.send("commands", {0: [b"one of the first"]})
+    assert resending.resent(rounds=1) == []
+    harness.stored("d", Opened(owner="bea"))
+    later = resending.handled()
+    resending.transport.send("commands", {0: [b"one of the later ones"]})
+    resending.transport.commit("processors", "commands", {0: Commit(resending.commands.epoch, 1)})
+    assert resending.resent() == sent
+    resending.transport.commit("processors", "commands", {0: Commit(resending.commands.epoch, 2)})
+    assert resending.resent() == later
+
+
+def test_it_waits_until_the_queue_says_where_it_ends(harness: Harness) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+    resending.transport.delete_topic("commands")
+    assert resending.resent() == []
+    resending.transport.create_topic("commands", 1)
+    assert resending.resent() == sent
+
+
+def test_a_worker_that_dies_before_its_first_look_has_begun_nevertheless(harness: Harness) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+    assert resending.resent(resending.new_resender()) == sent
+
+
 def test_what_was_skipped_is_not_sent(harness: Harness, behaviour: Behaviour) -> None:
     resending = Resending(harness)
     behaviour.failing["c"] = 1
@@ -172,6 +206,17 @@ def test_a_handler_that_fails_the_second_time_stops_nothing(
         "following.kindness looks for lost commands, and fails at version 1 of c, which it handled before: "
         f"{error.__name__}: told to fail at c/1/0; commands that followed from it are not looked for"
     )
+
+
+def test_a_handler_that_fails_for_the_moment_is_called_again(harness: Harness, behaviour: Behaviour) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+    behaviour.failing["c"], behaviour.error = 1, DeadlockDetected
+    with pytest.raises(DeadlockDetected):
+        resending.resent()
+    behaviour.failing.clear()
+    assert resending.resent() == sent
 
 
 def test_more_rows_than_one_look_takes_are_looked_at_in_parts(
