@@ -161,7 +161,7 @@ def test_it_waits_until_the_queue_says_where_it_ends(harness: Harness) -> None:
     resending = Resending(harness)
     harness.stored("c", Opened(owner="ann"))
     sent = resending.handled()
-    resending.transport.delete_topic("commands")
+    resending.transport.delete_topic("commands", force=True)
     assert resending.resent() == []
     resending.transport.create_topic("commands", 1)
     assert resending.resent() == sent
