@@ -169,6 +169,11 @@ def execute(alias: str, statement: str, parameters: Sequence[Any] | None) -> psy
     return psycopg.Cursor[Any](connection.connection).execute(statement, parameters, prepare=False)
 
 
+def lift_statement_timeout(alias: str) -> None:
+    """Lift ``statement_timeout``, which is made for web requests, until the end of the transaction."""
+    execute(alias, "SET LOCAL statement_timeout = 0", None)
+
+
 @contextmanager
 def pipelined(alias: str) -> Iterator[None]:
     """Let `execute` send the statements of the block without waiting for their answers, which takes one exchange with

@@ -18,7 +18,7 @@ from django.db import transaction
 
 from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.stopping import pause
-from enode_django.databases import execute
+from enode_django.databases import execute, lift_statement_timeout
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import RebuildError, TablesInUse
 from enode_django.rebuilding.definitions import quoted
@@ -65,6 +65,7 @@ def changing(alias: str, name: str, lock_timeout: str = LOCK_TIMEOUT) -> Iterato
     """
     try:
         with transaction.atomic(using=alias):
+            lift_statement_timeout(alias)
             execute(alias, _ONE_AT_A_TIME, (f"rebuild {name}",))
             execute(alias, "SELECT set_config('lock_timeout', %s, true)", (lock_timeout,))
             yield

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections, models, transaction
 
-from enode_django.databases import execute
+from enode_django.databases import execute, lift_statement_timeout
 from enode_django.eventing.projections import ModelProjection
 from enode_django.exceptions import RebuildError, shown
 from enode_django.rebuilding.definitions import quoted
@@ -168,6 +168,7 @@ def one_moment(alias: str) -> Iterator[None]:
     with transaction.atomic(using=alias):
         if is_outermost:
             execute(alias, _ONE_MOMENT, ())
+            lift_statement_timeout(alias)
         yield
 
 

@@ -13,7 +13,7 @@ from django.db import transaction
 
 from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.stopping import pause
-from enode_django.databases import execute, heal_connections
+from enode_django.databases import execute, heal_connections, lift_statement_timeout
 from enode_django.eventing import parking
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import EnodeError, RebuildError, TablesInUse
@@ -63,6 +63,7 @@ class Swap(NamedTuple):
 
     def _swap(self, last_steps: Callable[[], None]) -> None:
         alias = self.target.alias
+        lift_statement_timeout(alias)
         execute(alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
         self._lock("EXCLUSIVE")
         self._check()

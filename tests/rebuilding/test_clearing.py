@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 
 from enode_django.exceptions import TablesInUse
 from enode_django.models import Checkpoint, Rebuild
 from enode_django.rebuilding import clearing
+from enode_django.rebuilding.clearing import changing
+from enode_django.rebuilding.comparing import one_moment
 from enode_django.rebuilding.engine import InProcess
 from enode_django.rebuilding.rebuild import rebuild
 from enode_django.rebuilding.target import Target
@@ -96,3 +100,16 @@ def test_what_could_not_be_dropped_is_dropped_by_the_next_rebuild(
     assert (len(schemas()), Rebuild.objects.get().state) == (1, "abandoned")
     assert rebuild(Postings.name, InProcess(), nothing).is_swapped
     assert schemas() == [Target.of(Postings.name).shadow(0).schema]
+
+
+@pytest.mark.parametrize("within", [partial(changing, name="rebuilding.postings"), one_moment])
+def test_the_time_limit_of_the_users_statements_does_not_end_what_takes_long(
+    postings: Harness, within: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    sql("SET statement_timeout = '1s'")
+    try:
+        with within("default"):
+            assert asked("SELECT 1 FROM pg_sleep(1.5)") == [(1,)]
+        assert asked("SHOW statement_timeout") == [("1s",)]
+    finally:
+        sql("RESET statement_timeout")
