@@ -77,8 +77,12 @@ def _is_here(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def _is_spark_installed() -> bool:
+    return importlib.util.find_spec("pyspark") is not None
+
+
 def _is_worth_spark() -> bool:
-    if importlib.util.find_spec("pyspark") is None:
+    if not _is_spark_installed():
         return False
     session = sys.modules.get("enode_django.spark.session")
     most = conf().REBUILDS.SPARK_FROM
@@ -117,7 +121,8 @@ FAILURES_KEPT = 10
 
 
 def _build_snapshots(job: RunningJob, *, type: str | None, archive: str | None = None) -> None:
-    if conf().SPARK.MASTER == NO_MASTER and archive is None:
+    master = conf().SPARK.MASTER
+    if archive is None and (master == NO_MASTER or (_is_here(master) and not _is_spark_installed())):
         _build_snapshots_here(job, type)
         return
     build_on_spark = import_string("enode_django.spark.snapshot_job.build_snapshots")

@@ -22,7 +22,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 _END_SESSIONS = """
     SELECT count(pg_terminate_backend(pid, %s)) FROM pg_stat_activity
     WHERE application_name = %s AND usename = current_user AND datname = current_database()
-      AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+      AND backend_type = 'client backend' AND state IS DISTINCT FROM 'idle' AND pid <> pg_backend_pid()
 """
 _END_SESSION_WAIT_MS = 5_000
 _APPLICATION_NAME_BYTES = 63
@@ -199,7 +199,7 @@ def without_atomic_requests(view: View) -> View:
 
 def end_sessions(alias: str, owner: str) -> int:
     """End this user's sessions in the database whose ``application_name`` is ``owner``, except the calling thread's,
-    and return their number.
+    and return their number. Idle ones hold nothing, and are left: a pooler may give them to another client by then.
 
     Blocks up to 5 seconds for each session. Raises the driver's error if the database cannot be reached; the outcome is
     then unknown, and the call may be repeated.

@@ -220,7 +220,7 @@ class EventStore(Protocol):
         """Return a stream as it was stored; None if there is no such version."""
 
     def end_sessions(self, owner: str) -> int:
-        """End the database sessions of the worker named ``owner``. Return their number."""
+        """End the database sessions of the worker named ``owner`` that are not idle. Return their number."""
 
     def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
         """Delete up to ``limit`` refusals made before this time. Return the number deleted."""

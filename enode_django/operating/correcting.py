@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.parking import Parked, list_parked
+from enode_django.eventing.pending import follows_events
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database, key_of
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import CorrectionRefused, EnodeError, NotParked
 from enode_django.history import reached
-from enode_django.runtime import subscription_of
+from enode_django.runtime import make_store, subscription_of
 
 HANDLED = "%s has handled the version before it was corrected, and keeps what it has made of that: %s"
 REBUILD, DECIDE = "manage.py rebuildprojection %s", "that cannot be taken back"
@@ -72,12 +73,15 @@ def retry_all(aggregate_root_id: str) -> Iterator[Retried]:
 
 
 def handled_before(aggregate_root_id: str, version: int) -> Sequence[str]:
-    """Return a text for each subscriber that has handled the version and what to do. Call it before `retry_all`, which
-    lets more of them handle it."""
+    """Return a text for each subscriber that has handled events of the version, and what to do. Call it before
+    `retry_all`, which lets more of them handle it."""
+    stored = make_store().load_ranges({aggregate_root_id: (version - 1, version)}).get(aggregate_root_id, ())
     found = []
     for one in reached(aggregate_root_id):
         if one.version is not None and one.version >= version:
             with suppress(EnodeError):
-                is_projection = isinstance(subscribers.get(one.subscriber), BaseProjection)
-                found.append(HANDLED % (one.subscriber, REBUILD % one.subscriber if is_projection else DECIDE))
+                subscriber = subscribers.get(one.subscriber)
+                if any(follows_events(subscriber, record) for record in stored):
+                    what = REBUILD % one.subscriber if isinstance(subscriber, BaseProjection) else DECIDE
+                    found.append(HANDLED % (one.subscriber, what))
     return found

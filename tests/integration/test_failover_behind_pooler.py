@@ -1,4 +1,5 @@
-"""A pooler keeps its clients' connections while a standby without the last streams takes over."""
+"""A pooler keeps its clients' connections while a standby without the last streams takes over, and its servers' while
+clients go."""
 
 from __future__ import annotations
 
@@ -69,6 +70,14 @@ def test_no_batch_after_a_failover_follows_lost_streams(
     assert [one.outcome for one in stored] == [Outcome.CONFLICT, Outcome.STORED]
     assert store.heads(["a", "b"]) == {"a": 1, "b": 2}
     assert store.generation_of("b") > generation
+
+
+def test_sessions_of_a_dead_worker_that_a_pooler_keeps_for_others_are_not_ended(bouncer: PgBouncer) -> None:
+    url = f"{bouncer.url_of(OWN)}?application_name=dead-worker"
+    with psycopg.connect(url) as one, psycopg.connect(url) as other:
+        one.execute("SELECT 1")
+        other.execute("SELECT 1")  # in a transaction while the first one is, so that each has a session
+    assert PostgresEventStore("pooled").end_sessions("dead-worker") == 0
 
 
 def test_a_session_on_a_standby_is_replaced_once_the_name_leads_to_the_primary(

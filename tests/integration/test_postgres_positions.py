@@ -239,7 +239,7 @@ def assert_parts_of_histories_are_found_by_the_index() -> None:
 def test_sessions_of_an_owner_are_ended_and_nobody_elses(transactional_db: None) -> None:
     with (
         database_alias("elsewhere", OPTIONS={"application_name": "survivor"}) as alias,
-        bare_session(application_name="dead-worker", autocommit=True) as dead,
+        bare_session(application_name="dead-worker") as dead,
         bare_session(application_name="other-worker", autocommit=True) as other,
     ):
         dead.execute("SELECT 1")

@@ -175,15 +175,19 @@ def test_a_session_stopped_inside_copy_holds_its_keys_until_it_is_ended(
 def test_only_the_sessions_of_the_owner_are_ended(transactional_db: None) -> None:
     long_name = "host-with-a-long-name" * 4
     with (
-        bare_session(application_name=long_name, autocommit=True) as first,
-        bare_session(application_name=long_name, autocommit=True) as second,
+        bare_session(application_name=long_name) as first,
+        bare_session(application_name=long_name) as second,
+        bare_session(application_name=long_name, autocommit=True) as idle,
         bare_session(application_name=long_name[:-30], autocommit=True) as other,
         database_alias("own", OPTIONS={"application_name": long_name}),
     ):
+        for session in (first, second, idle, other):
+            session.execute("SELECT 1")
         own = PostgresEventStore("own")
         assert own.end_sessions(long_name) == 2
         assert own.end_sessions(long_name) == 0
-        other.execute("SELECT 1")
+        for kept in (idle, other):
+            kept.execute("SELECT 1")
         for ended in (first, second):
             with pytest.raises(psycopg.OperationalError):
                 ended.execute("SELECT 1")

@@ -1,4 +1,5 @@
-"""A rebuild with only the package's requirements installed: of a separate project, in real processes."""
+"""A rebuild, and the job of snapshots, with only the package's requirements installed: of a separate project, in real
+processes."""
 
 from __future__ import annotations
 
@@ -49,6 +50,8 @@ class Opened(DomainEvent):
     owner: str
 
 class Account(AggregateRoot):
+    snapshot_every = 1
+
     @applies(Opened)
     def _opened(self, event): ...
 
@@ -85,6 +88,9 @@ from django.db import connection
 django.setup()
 from enode_django import execute_command
 from enode_django.admin.job_operations import celery_problem
+from enode_django.batch import KINDS
+from enode_django.jobs import running_job
+from enode_django.models import Job
 from enode_django.testing import inline
 from own.domain import Open
 from own.models import Owner
@@ -101,6 +107,9 @@ for options in ({"engine": "spark"}, {"master": "local[1]"}, {"archive": "nowher
     except CommandError as error:
         print(error)
 print(celery_problem())
+with running_job("snapshots", "*") as job:
+    KINDS["snapshots"](job, type=None)
+print(Job.objects.get(kind="snapshots").figures["made"])
 """,
 }
 
@@ -134,8 +143,9 @@ def test_it_runs_in_processes_and_names_the_extra_that_an_option_needs(project: 
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 streams of 3 aggregates" in done.stdout
-    *_, rebuilt, engine, master, archive, celery = done.stdout.splitlines()
+    *_, rebuilt, engine, master, archive, celery, snapshots = done.stdout.splitlines()
     assert rebuilt.endswith("0 parked; 0 rows differ among 3 aggregates; swapped")
     assert engine == master == archive
     assert engine.endswith(' is not installed; install what Spark needs: pip install "enode_django[spark]"')
     assert celery == 'Celery is not installed; install it: pip install "enode_django[celery]"'
+    assert snapshots == "{'own.Account': 3}"
