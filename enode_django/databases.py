@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import PipelineStatus, TransactionStatus
 
@@ -183,6 +183,15 @@ def pipelined(alias: str) -> Iterator[None]:
         return
     with connection.connection.pipeline():
         yield
+
+
+def migrate_command(alias: str) -> str:
+    """Return the command that applies the migrations to this database.
+
+    >>> migrate_command("default"), migrate_command("events")
+    ('manage.py migrate', 'manage.py migrate --database events')
+    """
+    return "manage.py migrate" if alias == DEFAULT_DB_ALIAS else f"manage.py migrate --database {alias}"
 
 
 def without_atomic_requests(view: View) -> View:

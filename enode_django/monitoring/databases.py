@@ -9,7 +9,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from enode_django.conf import conf
 from enode_django.conf.groups import POSTGRES
-from enode_django.databases import execute
+from enode_django.databases import execute, migrate_command
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.eventstore import statements
@@ -74,8 +74,7 @@ def unapplied_migrations(alias: str) -> int:
 
 
 def _unapplied(alias: str, count: int) -> str:
-    option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
-    return f"{count} migrations are not applied to the database {alias!r}; run manage.py migrate{option}"
+    return f"{count} migrations are not applied to the database {alias!r}; run {migrate_command(alias)}"
 
 
 # Before the first ANALYZE the highest sequence is used.
