@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
@@ -154,7 +153,7 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
 
     @admin.display(description="once more")
     def starting_again(self, job: Job) -> SafeString:
-        url = f"{reverse('admin:enode_django_job_start', args=[job.kind])}?{urlencode({'name': job.name})}"
+        url = reverse("admin:enode_django_job_start", args=[job.kind], query={"name": job.name})
         return link(url, "Start it again")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -222,14 +221,13 @@ def start(
     def log_failure(operation: JobOperation, details: str) -> None:
         audit(request, target, f"start {operation.kind}", details, object_id=operation.name())
 
-    jobs = reverse(LIST)
     return operate(
         admin,
         request,
         lambda data: form(data, initial=initial),
         log=log,
         log_failure=log_failure,
-        back=lambda operation: f"{jobs}?{urlencode({'q': operation.task_id})}" if operation.task_id else jobs,
+        back=lambda operation: reverse(LIST, query={"q": operation.task_id} if operation.task_id else None),
         crumbs=crumbs,
     )
 

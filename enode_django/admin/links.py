@@ -15,11 +15,11 @@ _QUOTED = re.compile(rb"_([0-9A-F]{2})")
 
 
 def search_url(id: str) -> str:
-    return f"{reverse('admin:enode_django_eventstream_changelist')}?{urlencode({'q': id})}"
+    return reverse("admin:enode_django_eventstream_changelist", query={"q": id})
 
 
 def stream_url(sequence: int, alias: str) -> str:
-    return f"{reverse('admin:enode_django_eventstream_change', args=(sequence,))}?{urlencode({'shard': alias})}"
+    return reverse("admin:enode_django_eventstream_change", args=(sequence,), query={"shard": alias})
 
 
 def aggregate_url(aggregate_root_id: str, site: str | None = None) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 
 from enode_django.admin.databases import within
-from enode_django.admin.linking import may_open, subscriber_anchor, topic_url
+from enode_django.admin.linking import list_url, may_open, subscriber_anchor, topic_url
 from enode_django.admin.showing import ModelAdmin, ReadOnly, page_at, rendered
 from enode_django.conf import conf
 from enode_django.exceptions import EnodeError
@@ -76,8 +75,7 @@ def _row(subscriber: Following, lag: Lag, may_see_parked: bool, may_see_topics: 
 
     url = ""
     if lag.parked and may_see_parked:
-        parked = reverse("admin:enode_django_parkedevent_changelist")
-        url = within(subscriber.database, f"{parked}?{urlencode({'subscriber': key_of(subscriber)})}")
+        url = within(subscriber.database, list_url("parkedevent", subscriber=key_of(subscriber)))
     group = (
         topic_url(conf().SUBSCRIBERS.TOPIC, key_of(subscriber)) if may_see_topics and lag.waiting is not None else ""
     )
