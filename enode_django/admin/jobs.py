@@ -85,8 +85,8 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            page_at(self, "progress/", self.progress, "progress"),
-            page_at(self, "start/<slug:kind>/", self.start, "start"),
+            page_at(self, "progress/", self.progress, "progress", self.has_view_permission),
+            page_at(self, "start/<slug:kind>/", self.start, "start", self.has_start_permission),
             *super().get_urls(),
         ]
 
@@ -167,8 +167,6 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
     def progress(self, request: HttpRequest) -> HttpResponse:
         """Return the progress of the jobs in ``ids`` as JSON, and the number of jobs newer than the id ``newest``, 0
         without it. Ids beyond `MOST_WATCHED` are ignored."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         ids = _numbers(request.GET.get("ids", ""))
         (newest, *_) = [*_numbers(request.GET.get("newest", "")), 0]
         found = self.get_queryset(request).filter(pk__in=ids)
@@ -180,8 +178,6 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
     def start(self, request: HttpRequest, kind: str) -> HttpResponse:
         from enode_django.admin.job_operations import STARTS  # see the package
 
-        if not self.has_start_permission(request):
-            raise PermissionDenied
         if kind not in STARTS:
             raise Http404(f"there is no kind {kind!r} of jobs")
         if not request.user.has_perms(STARTS[kind].permissions):

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -53,13 +52,11 @@ View = Callable[..., HttpResponse]
 
 
 def _with_queue(view: View) -> View:
-    """Call a view with a transport. Raises `PermissionDenied` for users who may not view topics, and `Http404` for an
-    unknown topic. Other errors of the queue become a page with status 503."""
+    """Call a view with a transport. Raises `Http404` for an unknown topic. Other errors of the queue become a page with
+    status 503."""
 
     @wraps(view)
     def seen(admin: TopicAdmin, request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponse:
-        if not admin.has_view_permission(request):
-            raise PermissionDenied
         try:
             with closing(make_transport()) as transport:
                 # Templates may still ask the transport, so they are rendered before it is closed.
@@ -105,8 +102,6 @@ def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, ob
 def operation_page(
     admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, name: str
 ) -> HttpResponse:
-    if not admin.has_change_permission(request):
-        raise PermissionDenied
     topic = unquote(object_id)
     if name not in OPERATIONS:
         raise Http404(f"there is no operation {name!r}")
@@ -149,7 +144,6 @@ def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, 
 def messages_page(
     admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str
 ) -> HttpResponse:
-    admin.check_may_read(request)
     topic, number = unquote(object_id), _natural(queue)
     given = request.GET.get("offset", "")
     offset = _natural(given) if given else None
@@ -178,7 +172,6 @@ def messages_page(
 def message_page(
     admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
 ) -> HttpResponse:
-    admin.check_may_read(request)
     topic = unquote(object_id)
     found = _message(transport, topic, queue, offset)
     return admin.page(
@@ -202,9 +195,6 @@ def command_page(
     admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
 ) -> HttpResponse:
     """Prepare and send a new command like the one in a message."""
-    admin.check_may_read(request)
-    if not admin.has_change_permission(request):
-        raise PermissionDenied
     topic = unquote(object_id)
     cause = cause_in(_message(transport, topic, queue, offset).body)
     if cause is None:
