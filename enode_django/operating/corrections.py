@@ -24,6 +24,7 @@ from enode_django.exceptions import (
     UnknownMessageType,
     shown,
 )
+from enode_django.operating.actions import LONGEST_REASON
 from enode_django.repository.loading import replay_records
 from enode_django.runtime import make_snapshots, make_states
 from enode_django.serialization.codec import (
@@ -40,7 +41,6 @@ from enode_django.serialization.strict_json import strict_json
 
 KEYS = frozenset({"type", "schema_version", "fields"})
 """The keys of an event's JSON object."""
-LONGEST_REASON = 2_000
 LONGEST_NAME = 255
 """Characters of an author's name."""
 
