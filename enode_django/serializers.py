@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import typing
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
@@ -44,6 +43,7 @@ try:
     from rest_framework.request import Request
     from rest_framework.utils import html
 
+    from enode_django.api.outcomes import version_in
     from enode_django.api.parsing import StrictJsonParser
     from enode_django.api.received import command_id_of, receive
 except ImportError as error:
@@ -62,7 +62,6 @@ __all__ = [
 Field = serializers.Field[Any, Any, Any, Any]
 Describe = Callable[[Field], Field]
 RETRY_AFTER = 5
-_VERSION = re.compile(r'"(\d{1,18})"', re.ASCII)
 
 
 class CommandRefused(serializers.ValidationError):
@@ -136,10 +135,10 @@ def expected_version_of(request: Request, *, required: bool = False) -> int | No
         raise PreconditionRequired
     if header in ("", "*"):
         return None
-    match = _VERSION.fullmatch(header)
-    if match is None:
+    version = version_in(header)
+    if version is None:
         raise PreconditionFailed
-    return int(match[1])
+    return version
 
 
 def error_of(failure: Failure, fields: Collection[str] = ()) -> APIException:
