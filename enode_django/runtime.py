@@ -9,12 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.db import connections, router
-from django.utils.module_loading import import_string
 
 from enode_django.bus.command_bus import CommandBus, QueueCommandBus
 from enode_django.bus.interception import subscriber_middleware
@@ -487,14 +486,4 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 def chosen_allocation(current: Conf) -> Allocate:
     """Return the function that divides the queues among the members of a group. Raises `ConfigurationError`."""
     path = current.QUEUE.ALLOCATION
-    if path is None:
-        return divide
-    try:
-        allocate: Allocate = import_string(path)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"ENODE['QUEUE']['ALLOCATION'] is {path!r}, which cannot be imported: {error}"
-        ) from error
-    if not callable(allocate):
-        raise ConfigurationError(f"ENODE['QUEUE']['ALLOCATION'] is {path!r}, which cannot be called; name a function")
-    return allocate
+    return divide if path is None else cast(Allocate, imported(path, 'QUEUE["ALLOCATION"]'))
