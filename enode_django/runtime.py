@@ -198,6 +198,14 @@ def make_snapshots(store: EventStore) -> SnapshotStore | None:
     return shards[0] if len(shards) == 1 else ShardedSnapshotStore(shards, store.place_of)
 
 
+def needed_snapshots(store: EventStore) -> SnapshotStore:
+    """Return the snapshot store for ``store``. Raises `ConfigurationError` if `make_snapshots` returns none."""
+    snapshots = make_snapshots(store)
+    if snapshots is None:
+        raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
+    return snapshots
+
+
 def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
     """Return the dead letters of each shard of ``store``, for its commands that failed finally."""
     return [
@@ -291,10 +299,7 @@ def make_processor(
     if isinstance(subscriber, Projection):
         return TransactionProcessor(subscriber, store)
     if isinstance(subscriber, SnapshotSubscriber):
-        snapshots = make_snapshots(store)
-        if snapshots is None:
-            raise ConfigurationError("no snapshots are made; see SNAPSHOTS in the settings and snapshot_every")
-        return SnapshotProcessor(subscriber, store, snapshots)
+        return SnapshotProcessor(subscriber, store, needed_snapshots(store))
     if has_state(subscriber):
         return ProcessProcessor(subscriber, store, send, change_deadlines, conf().SUBSCRIBERS.PROCESS_RETENTION)
     return EffectProcessor(subscriber, store, send, change_deadlines)
