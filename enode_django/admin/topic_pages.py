@@ -26,7 +26,6 @@ from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
 from enode_django.admin.readable import origin_of, readable
 from enode_django.admin.showing import type_of_error
 from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.dead_letters import DeadLetter
 from enode_django.equeue.retrying import dead_letter_topic
@@ -208,7 +207,7 @@ def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int | None,
     """Yield a tuple for each consumer group with dead letters: ``commands`` or ``messages``, the name of the group, the
     number of its letters, and the URL of their list. The number is None if their database is away."""
     commands = reverse("admin:enode_django_deadletter_changelist") if has_pages("deadletter") else ""
-    for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
+    for alias in conf().EVENT_STORE.tables_in:
         many = _letters_in(alias)
         if many != 0:
             yield "commands", conf().COMMANDS.CONSUMER_GROUP, many, commands and within(alias, commands, shards)

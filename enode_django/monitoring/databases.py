@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES
 from enode_django.databases import execute, migrate_command
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database
@@ -88,7 +86,5 @@ _SHARD = f"""
 
 
 def ask_shard(alias: str) -> Finding:
-    if conf().EVENT_STORE.BACKEND != POSTGRES:
-        return Finding()
     ((number, buckets, generation, streams),) = execute(alias, _SHARD, None).fetchall()
     return Finding((ShardRow(alias, number, buckets, generation, streams),))

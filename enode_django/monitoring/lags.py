@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from enode_django.bus.messages import decode_published
 from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES
 from enode_django.databases import execute
 from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transport import Transport
@@ -175,7 +174,7 @@ def _shard_numbers() -> tuple[Mapping[str, int], Sequence[str]]:
     """Return the recorded numbers of the shards by alias, and the aliases of shards that are away. Records none."""
     numbers: dict[str, int] = {}
     away = []
-    for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
+    for alias in conf().EVENT_STORE.tables_in:
         try:
             with store_rows.connected(alias) as connection:
                 for number, *_ in store_rows.execute(connection, statements.CLAIM, ()):

@@ -11,7 +11,6 @@ from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Mi
 from django.db.models.functions import Now
 
 from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES
 from enode_django.equeue.dead_letters import groups_with_dead_letters, letters_by_error
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.base_projections import BaseProjection
@@ -74,8 +73,6 @@ class JobRow(NamedTuple):
 
 def ask_letters(alias: str) -> Finding:
     """Report dead letters of commands in one database of the event store."""
-    if conf().EVENT_STORE.BACKEND != POSTGRES:
-        return Finding()
     kinds = DeadLetter.objects.using(alias).values_list("command_type", "error_type")
     counted = kinds.annotate(Count("pk"), Max("last_failed_at")).order_by("command_type", "error_type")
     rows = [LettersRow(conf().COMMANDS.CONSUMER_GROUP, alias, *row) for row in counted]
