@@ -17,7 +17,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams
-from enode_django.testing.row_scenario import Row, check_fields, normaliser, value_of
+from enode_django.testing.row_scenario import Row, check_fields, check_values, normaliser
 
 
 class RowsScenario(Generic[Row]):
@@ -61,10 +61,7 @@ class RowsScenario(Generic[Row]):
         row = self._changes.rows.get(self._table.canonical(key))
         if row is None:
             raise AssertionError(f"expected a row {key!r} with {values!r}, but there are {list(self.rows)!r}")
-        for name, value in values.items():
-            found = value_of(row, name)
-            if found != value:
-                raise AssertionError(f"expected {name} of {key!r} to be {value!r}, got {found!r}")
+        check_values(row, values, whose=f" of {key!r}")
         return self
 
     def then_no_row(self, key: Any, /) -> Self:
