@@ -99,9 +99,8 @@ def _is_dropped(connection: BaseDatabaseWrapper, name: str) -> bool:
         with transaction.atomic(using=connection.alias):
             is_dead = is_free(connection, name.removesuffix("_done"))
             if is_dead:
-                run(
-                    connection, f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
-                )  # a task that outlived its driver may be copying
+                # A task that outlived its driver may be copying.
+                run(connection, f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 run(connection, f"DROP TABLE IF EXISTS {name}")
             return is_dead
     except sqlstates.DATABASE_ERRORS as error:
