@@ -24,8 +24,6 @@ from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import (
     CommandFailed,
     CommandTimeout,
-    InvalidField,
-    InvalidId,
     TransportUnavailable,
     missing_extra,
 )
@@ -309,7 +307,7 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
             check_creates(cls)
         try:
             return cls(**{**given, AGGREGATE: target_of(cls, given[AGGREGATE])})
-        except (InvalidField, InvalidId, ValueError) as error:  # the class's own __post_init__, too
+        except ValueError as error:  # an InvalidField, an InvalidId, or one of the class's own __post_init__
             raise serializers.ValidationError(str(error)) from error
 
     def _user(self) -> str:

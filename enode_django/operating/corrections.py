@@ -18,7 +18,6 @@ from enode_django.exceptions import (
     AggregateNotFound,
     CorrectionRefused,
     EnodeError,
-    InvalidField,
     InvalidFields,
     MalformedMessage,
     UnknownMessageType,
@@ -241,7 +240,7 @@ def _corrected(number: int, stored: StoredEvent, given: Any) -> DomainEvent:
         return cls(**json_fields(cls).read(given["fields"], (number, "fields")))
     except InvalidFields:
         raise
-    except (InvalidField, ValueError) as error:  # the class's own __post_init__
+    except ValueError as error:  # another InvalidField, or one of the class's own __post_init__
         raise InvalidFields({(number, "fields"): str(error)}) from error
 
 
