@@ -106,7 +106,7 @@ def _say_places(servers: Sequence[ProbeServer], pages: Pages, say: Say) -> None:
 @contextmanager
 def observed_broker(*, health: Listening | None, metrics: Listening | None, say: Say) -> Iterator[ObservedBroker]:
     """Serve the pages of a broker while the block runs. Raises `ConfigurationError`, as `observed_processors`."""
-    observed = ObservedBroker(BrokerHealth())
+    observed = ObservedBroker()
     pages: Pages = {}
     if health is not None or metrics is not None:
         pages = observed.pages(with_metrics=metrics is not None)
@@ -118,8 +118,8 @@ def observed_broker(*, health: Listening | None, metrics: Listening | None, say:
 class ObservedBroker:
     """Called by the broker's loop."""
 
-    def __init__(self, health: BrokerHealth) -> None:
-        self._health = health
+    def __init__(self) -> None:
+        self._health = BrokerHealth()
         self._notifier = Notifier()
         self._figures: Mapping[str, Any] = {}
         self.shows_figures = False
