@@ -15,7 +15,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
 from enode_django.admin.broker_table import lines_of
 from enode_django.admin.databases import shards, within
@@ -305,11 +304,9 @@ def _given_time(text: str) -> datetime | None:
     if not text:
         return None
     try:
-        moment = parse_datetime(text)
-    except ValueError:
-        moment = None
-    if moment is None:
-        raise Http404(f"{text!r} is not a time")
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Http404(f"{text!r} is not a time") from error
     return moment if moment.tzinfo else timezone.make_aware(moment)
 
 
