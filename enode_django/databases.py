@@ -209,5 +209,5 @@ def end_sessions(alias: str, owner: str) -> int:
     then unknown, and the call may be repeated.
     """
     name = owner.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
-    row = execute(alias, _END_SESSIONS, (_END_SESSION_WAIT_MS, name)).fetchone()
-    return row[0] if row else 0
+    ((ended,),) = execute(alias, _END_SESSIONS, (_END_SESSION_WAIT_MS, name)).fetchall()
+    return int(ended)

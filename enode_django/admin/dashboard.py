@@ -214,7 +214,7 @@ def figures(shown: Range, since: float) -> dict[str, Any]:
 
 def _now() -> float:
     """Return the time of the database, whose clock dates the reports."""
-    (now,) = execute(_database(), "SELECT statement_timestamp()", None).fetchone() or (datetime.now(UTC),)
+    ((now,),) = execute(_database(), "SELECT statement_timestamp()", None).fetchall()
     return float(now.timestamp())
 
 

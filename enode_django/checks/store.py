@@ -164,7 +164,7 @@ def _isolation(alias: str) -> Iterator[CheckMessage]:
 def _setting(alias: str, name: str) -> str:
     """Return a setting of the database's sessions; empty if the database is away."""
     try:
-        (value,) = execute(alias, "SELECT current_setting(%s)", (name,)).fetchone() or ("",)
+        ((value,),) = execute(alias, "SELECT current_setting(%s)", (name,)).fetchall()
     except DATABASE_ERRORS:
         return ""
     return str(value)
