@@ -52,8 +52,8 @@ class SubscriberAdmin(ReadOnly, ModelAdmin):
 
 
 def _found(*, may_see_parked: bool, may_see_topics: bool) -> dict[str, Any]:
-    from enode_django.eventing.unowned import unowned_in  # see the package
-    from enode_django.monitoring.databases import subscriber_databases
+    from enode_django.eventing.registry import subscriber_databases  # see the package
+    from enode_django.eventing.unowned import unowned_in
     from enode_django.monitoring.lags import ask_lags
     from enode_django.runtime import running_subscribers
 

@@ -8,8 +8,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from enode_django.databases import execute, migrate_command
-from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.eventing.registry import subscriber_databases
 from enode_django.eventstore import statements
 from enode_django.monitoring.parts import Finding, bad
 
@@ -31,12 +30,6 @@ class ShardRow(NamedTuple):
     buckets: int
     generation: int
     streams: int
-
-
-def subscriber_databases() -> list[str]:
-    """Return the databases of subscribers, and the database of checkpoints without rows, which may hold checkpoints of
-    subscribers that this code no longer has."""
-    return sorted({checkpoint_database(), *(one.database for one in subscribers.all())})
 
 
 def project_databases() -> list[str]:

@@ -20,6 +20,7 @@ from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.base_projections import BaseProjection
+from enode_django.eventing.registry import subscriber_databases
 from enode_django.eventing.subscribers import Subscriber, follows, key_of
 from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore import rows as store_rows
@@ -27,7 +28,6 @@ from enode_django.eventstore import statements
 from enode_django.eventstore.amounts import Amount, Amounts, stored_since
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import MalformedMessage, QueueError, StoreUnavailable
-from enode_django.monitoring.databases import subscriber_databases
 from enode_django.monitoring.parts import Finding, Health, Problem, bad, degraded
 from enode_django.runtime import make_transport_if_any, running_subscribers
 
