@@ -51,7 +51,6 @@ def observed_processors(
     conf: Conf,
     supervisor: str,
     transport: Transport,
-    topics: Sequence[str],
     store: EventStore,
     *,
     health: Listening | None,
@@ -62,6 +61,7 @@ def observed_processors(
     """Serve the pages and write the reports of a supervisor while the block runs. Yield a function that the supervisor
     calls with its figures at each turn. Raises `ConfigurationError` if a port cannot be listened on, or metrics need a
     package that is missing."""
+    topics = (conf.COMMANDS.TOPIC, conf.SUBSCRIBERS.TOPIC)
     gauges = Gauges(transport, make_dead_letters(store))
     observations = Observations(transport, topics, store, gauges, has_broker=has_broker)
     pages: Pages = {}

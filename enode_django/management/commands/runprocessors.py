@@ -172,10 +172,9 @@ class Command(PrintableCommand):
     def _observed(
         self, current: Conf, name: str, transport: Transport, options: dict[str, Any], *, has_broker: bool
     ) -> Iterator[Callable[[dict[str, Any]], None]]:
-        topics = [current.COMMANDS.TOPIC, current.SUBSCRIBERS.TOPIC]
         try:
             with observed_processors(
-                *(current, name, transport, topics, make_store()),
+                *(current, name, transport, make_store()),
                 health=listening(options, "health"),
                 metrics=listening(options, "metrics"),
                 has_broker=has_broker,
