@@ -1,8 +1,8 @@
 """Staging tables: they take the snapshots that a Spark job's tasks make, which are then published atomically.
 
-A run has one unlogged table, ``enode_staging_<token>``, in each database that it writes to. Each COPY is its own
-transaction, so none holds the feed back for long, and its rows, a *portion*, have their own id. The publisher names the
-portions that count, so rows of attempts that failed, ran twice, or lost their connection before the answer are ignored.
+A run has one unlogged table, ``enode_staging_<token>``, in each database that it writes to. Each COPY is a transaction
+of its own, so none holds the feed back for long. Its rows, a *portion*, have an id. The publisher names the portions
+that count. So it ignores rows of attempts that failed, ran twice, or lost their connection before the answer.
 Publishing renames the table to ``…_done`` in the same transaction: repeated calls take effect once, and a late attempt
 finds no table.
 

@@ -72,8 +72,8 @@ class RowsScenario(Generic[Row]):
         return self
 
     def then_in_any_order(self) -> Self:
-        """Assert that the rows are the same when the events so far come in other orders of their aggregates, as they
-        may: each aggregate's before those of all others, and after them. Calls the handlers again."""
+        """Assert that the rows do not depend on the order in which the aggregates' events come: those of each aggregate
+        are delivered before those of all others, and after them. Calls the handlers again."""
         expected = self._values(self._changes)
         for first in self._records:
             rest = [id for id in self._records if id != first]
