@@ -100,14 +100,12 @@ def _places(cursor: str) -> Places | None:
 
 
 def _envelope(record: StreamRecord) -> Mapping[str, Any]:
-    root, version = record.aggregate_root_id, record.version
-    url = links.command_url(root, record.command_id) if version is None else links.version_url(root, version)
     return {
         "time": timezone.localtime(record.created_at).isoformat(" ", "seconds"),
         "type": record.aggregate_root_type,
-        "id": root,
-        "url": url,
-        "version": version,
+        "id": record.aggregate_root_id,
+        "url": links.step_url(record),
+        "version": record.version,
         "command": record.command_type,
     }
 
