@@ -50,11 +50,13 @@ View = Callable[..., HttpResponse]
 
 
 def _with_queue(view: View) -> View:
-    """Call a view with a transport. Raises `Http404` for an unknown topic. Other errors of the queue become a page with
-    status 503."""
+    """Call a view with a transport, and with the topic of the address if it has one. Raises `Http404` for an unknown
+    topic. Other errors of the queue become a page with status 503."""
 
     @wraps(view)
     def seen(admin: TopicAdmin, request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponse:
+        if "object_id" in named:
+            named["topic"] = unquote(named.pop("object_id"))
         try:
             with closing(make_transport()) as transport:
                 # Templates may still ask the transport, so they are rendered before it is closed.
@@ -78,8 +80,7 @@ def topics_page(
 
 
 @_with_queue
-def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str) -> HttpResponse:
-    topic = unquote(object_id)
+def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str) -> HttpResponse:
     (info,) = administration.list_topics(transport, [topic])
     return admin.page(
         request,
@@ -98,16 +99,15 @@ def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, ob
 
 @_with_queue
 def operation_page(
-    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, name: str
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str, name: str
 ) -> HttpResponse:
-    topic = unquote(object_id)
     if name not in OPERATIONS:
         raise Http404(f"there is no operation {name!r}")
     transport.queue_count(topic)
     page = {"requeue": "admin:enode_django_topic_letters", "discard": "admin:enode_django_topic_letters"}.get(
         name, PAGE
     )
-    back = reverse(LIST) if name == "delete-topic" else reverse(page, args=[object_id])
+    back = reverse(LIST) if name == "delete-topic" else reverse(page, args=[quote(topic)])
     return operate(
         admin,
         request,
@@ -120,8 +120,7 @@ def operation_page(
 
 
 @_with_queue
-def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str) -> HttpResponse:
-    topic = unquote(object_id)
+def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str) -> HttpResponse:
     transport.queue_count(topic)
     if not _is_of_letters(topic):
         raise Http404(f"topic {topic!r} holds no dead letters")
@@ -140,9 +139,9 @@ def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, 
 
 @_with_queue
 def messages_page(
-    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str, queue: str
 ) -> HttpResponse:
-    topic, number = unquote(object_id), _natural(queue)
+    number = _natural(queue)
     given = request.GET.get("offset", "")
     offset = _natural(given) if given else None
     time = _given_time(request.GET.get("at", "")) if offset is None else None
@@ -168,9 +167,8 @@ def messages_page(
 
 @_with_queue
 def message_page(
-    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str, queue: str, offset: str
 ) -> HttpResponse:
-    topic = unquote(object_id)
     found = _message(transport, topic, queue, offset)
     return admin.page(
         request,
@@ -190,14 +188,13 @@ def message_page(
 
 @_with_queue
 def command_page(
-    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str, queue: str, offset: str
 ) -> HttpResponse:
     """Prepare and send a new command like the one in a message."""
-    topic = unquote(object_id)
     cause = cause_in(_message(transport, topic, queue, offset).body)
     if cause is None:
         raise Http404("the message holds no command")
-    back = reverse("admin:enode_django_topic_message", args=[object_id, queue, offset])
+    back = reverse("admin:enode_django_topic_message", args=[quote(topic), queue, offset])
     crumbs = [*_crumbs(topic), (back, f"Offset {offset}")]
     return new_command(admin, request, Topic(name=topic), cause, back=back, crumbs=crumbs)
 
