@@ -238,6 +238,11 @@ def _describe(annotation: Any, bounds: tuple[Bound, ...]) -> Describe:
     return cast(Describe, extend_schema_field(dict(schema) if is_newer() else nullable(schema)))
 
 
+class _Value(serializers.JSONField):
+    def to_representation(self, value: Any) -> Any:
+        return json_value(value)
+
+
 class CommandResultSerializer(serializers.Serializer[CommandResult]):
     """The result of a command. ``version`` is that of its aggregate afterwards; ``value`` is the handler's result.
 
@@ -248,20 +253,11 @@ class CommandResultSerializer(serializers.Serializer[CommandResult]):
         assert (shown["status"], shown["version"]) == ("success", 1)
     """
 
-    status = serializers.ChoiceField(["success", "nothing_changed"])
+    status = serializers.ChoiceField(["success", "nothing_changed"], source="status.value")
     command_id = serializers.CharField()
     aggregate_root_id = serializers.CharField()
     version = serializers.IntegerField(allow_null=True)
-    value = serializers.JSONField(allow_null=True)
-
-    def to_representation(self, result: CommandResult) -> dict[str, Any]:
-        return {
-            "status": result.status.value,
-            "command_id": result.command_id,
-            "aggregate_root_id": result.aggregate_root_id,
-            "version": result.version,
-            "value": json_value(result.value),
-        }
+    value = _Value(allow_null=True)
 
 
 class CommandSerializer(serializers.Serializer[CommandResult]):
