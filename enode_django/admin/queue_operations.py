@@ -12,7 +12,7 @@ from django import forms
 from enode_django.admin.operating import Operation
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.messages import Start
-from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.retrying import group_of_letters
 from enode_django.equeue.transport import LONGEST_AGE, Transport
 from enode_django.exceptions import QueueError
 from enode_django.web.form_fields import DateTimeField
@@ -273,10 +273,10 @@ class LetterOperation(TopicOperation):
 
     @property
     def group(self) -> str:
-        prefix = dead_letter_topic("")
-        if not self.topic.startswith(prefix):
+        group = group_of_letters(self.topic)
+        if group is None:
             raise QueueError(f"topic {self.topic!r} has no dead letters of a group")
-        return self.topic.removeprefix(prefix)
+        return group
 
     def clean_offsets(self) -> list[int] | None:
         parts = [part.strip() for part in self.cleaned_data["offsets"].split(",") if part.strip()]

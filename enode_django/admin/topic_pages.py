@@ -27,7 +27,7 @@ from enode_django.admin.showing import type_of_error
 from enode_django.conf import conf
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.dead_letters import DeadLetter
-from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.retrying import dead_letter_topic, group_of_letters
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.eventing.registry import subscribers
@@ -92,7 +92,7 @@ def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, to
         stored=info.messages,
         groups=[_group(group, request) for group in administration.list_groups(transport, [topic])],
         producers=administration.list_producers(transport, [topic]),
-        has_letters=_is_of_letters(topic),
+        has_letters=group_of_letters(topic) is not None,
         retention=administration.retention(transport, topic),
     )
 
@@ -122,14 +122,15 @@ def operation_page(
 @_with_queue
 def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str) -> HttpResponse:
     transport.queue_count(topic)
-    if not _is_of_letters(topic):
+    group = group_of_letters(topic)
+    if group is None:
         raise Http404(f"topic {topic!r} holds no dead letters")
-    found = dead_letters.dead_letters(transport, topic.removeprefix(dead_letter_topic("")))
+    found = dead_letters.dead_letters(transport, group)
     letters = [_Letter(letter) for letter in islice(found, LETTERS + 1)]
     return admin.page(
         request,
         "letters",
-        f"Dead letters of {topic.removeprefix(dead_letter_topic(''))}",
+        f"Dead letters of {group}",
         topic=topic,
         crumbs=_crumbs(topic),
         letters=letters[:LETTERS],
@@ -180,7 +181,7 @@ def message_page(
         size=len(found.body),
         content=readable(found.body),
         origin=origin_of(found.body),
-        has_letters=_is_of_letters(topic),
+        has_letters=group_of_letters(topic) is not None,
         holds_command=cause_in(found.body) is not None,
         crumbs=_crumbs(topic),
     )
@@ -267,10 +268,6 @@ def _described(transport: Transport) -> Mapping[str, Any]:
 def _crumbs(topic: str = "") -> list[tuple[str, str]]:
     above = [(reverse(LIST), "Topics and queues")]
     return [*above, (reverse(PAGE, args=[quote(topic)]), topic)] if topic else above
-
-
-def _is_of_letters(topic: str) -> bool:
-    return topic.startswith(dead_letter_topic(""))
 
 
 def _natural(text: str) -> int:
