@@ -87,7 +87,7 @@ def _make_reader() -> Reader:
 
 
 def _label_of(module: str) -> str | None:
-    if not apps.ready and not apps.apps_ready:
+    if not apps.apps_ready:
         return None
     config = apps.get_containing_app_config(module)
     if config is not None:

@@ -27,7 +27,7 @@ from enode_django.rebuilding.engine import Engine, InProcess
 from enode_django.rebuilding.pool import Pool
 from enode_django.rebuilding.processes import Processes
 from enode_django.repository.snapshot_building import build
-from enode_django.runtime import make_snapshots, make_store
+from enode_django.runtime import make_store, needed_snapshots
 from enode_django.serialization.registry import types
 
 if TYPE_CHECKING:
@@ -132,9 +132,7 @@ def _build_snapshots(job: RunningJob, *, type: str | None, archive: str | None =
 
 def _build_snapshots_here(job: RunningJob, type: str | None) -> None:
     store = make_store()
-    snapshots = make_snapshots(store)
-    if snapshots is None:
-        raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
+    snapshots = needed_snapshots(store)
     classes = None if type is None else [types.class_of(AggregateRoot, type)]
     made, failed = Counter[str](), dict[str, str]()
     job.report("looking for what is due")

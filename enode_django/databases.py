@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import PipelineStatus, TransactionStatus
 
@@ -190,6 +190,15 @@ def pipelined(alias: str) -> Iterator[None]:
         yield
 
 
+def migrate_command(alias: str) -> str:
+    """Return the command that applies the migrations to this database.
+
+    >>> migrate_command("default"), migrate_command("events")
+    ('manage.py migrate', 'manage.py migrate --database events')
+    """
+    return "manage.py migrate" if alias == DEFAULT_DB_ALIAS else f"manage.py migrate --database {alias}"
+
+
 def without_atomic_requests(view: View) -> View:
     """Return the view, exempt from ``ATOMIC_REQUESTS`` on all databases."""
     for alias in connections:
@@ -205,5 +214,5 @@ def end_sessions(alias: str, owner: str) -> int:
     then unknown, and the call may be repeated.
     """
     name = owner.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
-    row = execute(alias, _END_SESSIONS, (_END_SESSION_WAIT_MS, name)).fetchone()
-    return row[0] if row else 0
+    ((ended,),) = execute(alias, _END_SESSIONS, (_END_SESSION_WAIT_MS, name)).fetchall()
+    return int(ended)

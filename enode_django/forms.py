@@ -20,7 +20,7 @@ from enode_django.client import execute_command
 from enode_django.domain.messages import Command
 from enode_django.domain.prefixes import check_creates, target_of
 from enode_django.domain.refusals import DomainException
-from enode_django.exceptions import CommandFailed, DefinitionError, InvalidField, InvalidId
+from enode_django.exceptions import CommandFailed, DefinitionError, InvalidId
 from enode_django.ids import MAX_ID_LENGTH, check_given_id, new_id
 from enode_django.serialization.registry import types
 from enode_django.web.failures import Failure, place_of, text_of
@@ -152,7 +152,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         target = target_of(self._class, self.cleaned_data.get(AGGREGATE, id) if given is None else given)
         try:
             self._command = self._class(aggregate_root_id=target, id=id, **self._entered(), **self._values)
-        except (InvalidField, ValueError) as error:  # the class's own __post_init__, too
+        except ValueError as error:  # an InvalidField, an InvalidId, or one of the class's own __post_init__
             place = AGGREGATE if isinstance(error, InvalidId) and AGGREGATE in self.fields else None
             self.add_error(place, ValidationError(str(error), code="invalid"))
 

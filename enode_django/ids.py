@@ -137,12 +137,12 @@ _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]
 """Control characters, line separators, and marks that change the direction of text."""
 
 
-def check_given_id(value: object, what: str = "id") -> str:
+def check_given_id(value: object) -> str:
     """Check an id from outside, like `check_id`. Raises `InvalidId` for control characters, too: they could break the
     lines of a log, or make an id look like another one on a screen."""
-    id = check_id(value, what)
+    id = check_id(value)
     if _UNSEEN.search(id):
-        raise InvalidId(f"{what} {shown(id)} holds control characters; leave them out")
+        raise InvalidId(f"id {shown(id)} holds control characters; leave them out")
     return id
 
 

@@ -9,12 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.db import connections, router
-from django.utils.module_loading import import_string
 
 from enode_django.bus.command_bus import CommandBus, QueueCommandBus
 from enode_django.bus.interception import subscriber_middleware
@@ -199,6 +198,14 @@ def make_snapshots(store: EventStore) -> SnapshotStore | None:
     return shards[0] if len(shards) == 1 else ShardedSnapshotStore(shards, store.place_of)
 
 
+def needed_snapshots(store: EventStore) -> SnapshotStore:
+    """Return the snapshot store for ``store``. Raises `ConfigurationError` if `make_snapshots` returns none."""
+    snapshots = make_snapshots(store)
+    if snapshots is None:
+        raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
+    return snapshots
+
+
 def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
     """Return the dead letters of each shard of ``store``, for its commands that failed finally."""
     return [
@@ -292,10 +299,7 @@ def make_processor(
     if isinstance(subscriber, Projection):
         return TransactionProcessor(subscriber, store)
     if isinstance(subscriber, SnapshotSubscriber):
-        snapshots = make_snapshots(store)
-        if snapshots is None:
-            raise ConfigurationError("no snapshots are made; see SNAPSHOTS in the settings and snapshot_every")
-        return SnapshotProcessor(subscriber, store, snapshots)
+        return SnapshotProcessor(subscriber, store, needed_snapshots(store))
     if has_state(subscriber):
         return ProcessProcessor(subscriber, store, send, change_deadlines, conf().SUBSCRIBERS.PROCESS_RETENTION)
     return EffectProcessor(subscriber, store, send, change_deadlines)
@@ -487,14 +491,4 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 def chosen_allocation(current: Conf) -> Allocate:
     """Return the function that divides the queues among the members of a group. Raises `ConfigurationError`."""
     path = current.QUEUE.ALLOCATION
-    if path is None:
-        return divide
-    try:
-        allocate: Allocate = import_string(path)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"ENODE['QUEUE']['ALLOCATION'] is {path!r}, which cannot be imported: {error}"
-        ) from error
-    if not callable(allocate):
-        raise ConfigurationError(f"ENODE['QUEUE']['ALLOCATION'] is {path!r}, which cannot be called; name a function")
-    return allocate
+    return divide if path is None else cast(Allocate, imported(path, 'QUEUE["ALLOCATION"]'))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import typing
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
@@ -25,8 +24,6 @@ from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import (
     CommandFailed,
     CommandTimeout,
-    InvalidField,
-    InvalidId,
     TransportUnavailable,
     missing_extra,
 )
@@ -44,6 +41,7 @@ try:
     from rest_framework.request import Request
     from rest_framework.utils import html
 
+    from enode_django.api.outcomes import version_in
     from enode_django.api.parsing import StrictJsonParser
     from enode_django.api.received import command_id_of, receive
 except ImportError as error:
@@ -62,7 +60,6 @@ __all__ = [
 Field = serializers.Field[Any, Any, Any, Any]
 Describe = Callable[[Field], Field]
 RETRY_AFTER = 5
-_VERSION = re.compile(r'"(\d{1,18})"', re.ASCII)
 
 
 class CommandRefused(serializers.ValidationError):
@@ -136,10 +133,10 @@ def expected_version_of(request: Request, *, required: bool = False) -> int | No
         raise PreconditionRequired
     if header in ("", "*"):
         return None
-    match = _VERSION.fullmatch(header)
-    if match is None:
+    version = version_in(header)
+    if version is None:
         raise PreconditionFailed
-    return int(match[1])
+    return version
 
 
 def error_of(failure: Failure, fields: Collection[str] = ()) -> APIException:
@@ -241,6 +238,11 @@ def _describe(annotation: Any, bounds: tuple[Bound, ...]) -> Describe:
     return cast(Describe, extend_schema_field(dict(schema) if is_newer() else nullable(schema)))
 
 
+class _Value(serializers.JSONField):
+    def to_representation(self, value: Any) -> Any:
+        return json_value(value)
+
+
 class CommandResultSerializer(serializers.Serializer[CommandResult]):
     """The result of a command. ``version`` is that of its aggregate afterwards; ``value`` is the handler's result.
 
@@ -251,20 +253,11 @@ class CommandResultSerializer(serializers.Serializer[CommandResult]):
         assert (shown["status"], shown["version"]) == ("success", 1)
     """
 
-    status = serializers.ChoiceField(["success", "nothing_changed"])
+    status = serializers.ChoiceField(["success", "nothing_changed"], source="status.value")
     command_id = serializers.CharField()
     aggregate_root_id = serializers.CharField()
     version = serializers.IntegerField(allow_null=True)
-    value = serializers.JSONField(allow_null=True)
-
-    def to_representation(self, result: CommandResult) -> dict[str, Any]:
-        return {
-            "status": result.status.value,
-            "command_id": result.command_id,
-            "aggregate_root_id": result.aggregate_root_id,
-            "version": result.version,
-            "value": json_value(result.value),
-        }
+    value = _Value(allow_null=True)
 
 
 class CommandSerializer(serializers.Serializer[CommandResult]):
@@ -310,7 +303,7 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
             check_creates(cls)
         try:
             return cls(**{**given, AGGREGATE: target_of(cls, given[AGGREGATE])})
-        except (InvalidField, InvalidId, ValueError) as error:  # the class's own __post_init__, too
+        except ValueError as error:  # an InvalidField, an InvalidId, or one of the class's own __post_init__
             raise serializers.ValidationError(str(error)) from error
 
     def _user(self) -> str:

@@ -12,9 +12,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from enode_django.admin.operating import Operation, operate
 from enode_django.exceptions import CorrectionRefused, EnodeError
 from enode_django.models import ParkedEvent
+from enode_django.operating.actions import LONGEST_REASON
 from enode_django.operating.correcting import Retried, handled_before, retry_all
 from enode_django.operating.corrections import (
-    LONGEST_REASON,
     Editable,
     check,
     check_taking_back,

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.db.models import Model
 from django.db.models.functions import Extract, Floor
@@ -123,13 +122,12 @@ class DashboardAdmin(ReadOnly, ModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            page_at(self, "", self.changelist_view, "changelist"),
-            page_at(self, "figures/", self.figures_view, "figures"),
-            page_at(self, "status/", self.status_view, "status"),
+            page_at(self, "", self.changelist_view, "changelist", self.has_view_permission),
+            page_at(self, "figures/", self.figures_view, "figures", self.has_view_permission),
+            page_at(self, "status/", self.status_view, "status", self.has_view_permission),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        self._check_permission(request)
         now = timezone.now()
         context = {
             "charts": CHARTS,
@@ -149,11 +147,9 @@ class DashboardAdmin(ReadOnly, ModelAdmin):
     def figures_view(self, request: HttpRequest) -> JsonResponse:
         """Return the lines of all charts in ``?range=`` as JSON. With ``?since=`` (the ``until`` of the last answer)
         return the new steps, and the last few steps before them, for reports that came late."""
-        self._check_permission(request)
         return JsonResponse(figures(_range(request), _since(request)))
 
     def status_view(self, request: HttpRequest) -> JsonResponse:
-        self._check_permission(request)
         from enode_django.monitoring import gather  # see the package
 
         return JsonResponse(gather().as_map())
@@ -167,10 +163,6 @@ class DashboardAdmin(ReadOnly, ModelAdmin):
             and self.admin_site.get_model_admin(model).has_view_permission(request)
         }
         return {name: pages[model] for name, model in PAGES.items() if model in pages}
-
-    def _check_permission(self, request: HttpRequest) -> None:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
 
 
 def _since(request: HttpRequest) -> float:
@@ -222,7 +214,7 @@ def figures(shown: Range, since: float) -> dict[str, Any]:
 
 def _now() -> float:
     """Return the time of the database, whose clock dates the reports."""
-    (now,) = execute(_database(), "SELECT statement_timestamp()", None).fetchone() or (datetime.now(UTC),)
+    ((now,),) = execute(_database(), "SELECT statement_timestamp()", None).fetchall()
     return float(now.timestamp())
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
@@ -60,7 +59,8 @@ class DeadLetterAdmin(WithMoments, WithLinks, Settling, Audited, WithError, Mode
     buttons = (("requeue", "Send again"), ("discard", "Discard …"))
 
     def get_urls(self) -> list[URLPattern]:
-        return [page_at(self, "<path:object_id>/command/", self.new_command, "command"), *super().get_urls()]
+        route = "<path:object_id>/command/"
+        return [page_at(self, route, self.new_command, "command", self.may_answer), *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> Letters:
         from enode_django.operating.dead_letters import letters_in  # see the package
@@ -71,7 +71,7 @@ class DeadLetterAdmin(WithMoments, WithLinks, Settling, Audited, WithError, Mode
         from enode_django.admin.new_commands import cause_in
 
         more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
-        if more and self.has_settle_permission(request) and obj is not None and cause_in(bytes(obj.body)):
+        if self.may_answer(request) and obj is not None and cause_in(bytes(obj.body)):
             more.append("answering")
         names = [*super().get_fields(request, obj), *more]
         may_read = request.user.has_perm(VIEW_PAYLOAD) and may_open(request, "enode_django.view_topic")
@@ -119,13 +119,14 @@ class DeadLetterAdmin(WithMoments, WithLinks, Settling, Audited, WithError, Mode
     def answering(self, letter: DeadLetter) -> SafeString:
         return link(self.url_of(letter, "command"), "Send a new command like it")
 
+    def may_answer(self, request: HttpRequest) -> bool:
+        return self.has_settle_permission(request) and bool(request.user.has_perm(VIEW_PAYLOAD))
+
     def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Prepare and send a new command with the fields of the letter's command, which the user may correct. The
         letter stays until it is discarded."""
         from enode_django.admin.new_commands import cause_in, new_command
 
-        if not self.has_settle_permission(request) or not request.user.has_perm(VIEW_PAYLOAD):
-            raise PermissionDenied
         letter = self.get_object(request, unquote(object_id))
         cause = cause_in(bytes(letter.body)) if letter is not None else None
         if letter is None or cause is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
@@ -86,8 +85,8 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            page_at(self, "progress/", self.progress, "progress"),
-            page_at(self, "start/<slug:kind>/", self.start, "start"),
+            page_at(self, "progress/", self.progress, "progress", self.has_view_permission),
+            page_at(self, "start/<slug:kind>/", self.start, "start", self.has_start_permission),
             *super().get_urls(),
         ]
 
@@ -154,7 +153,7 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
 
     @admin.display(description="once more")
     def starting_again(self, job: Job) -> SafeString:
-        url = f"{reverse('admin:enode_django_job_start', args=[job.kind])}?{urlencode({'name': job.name})}"
+        url = reverse("admin:enode_django_job_start", args=[job.kind], query={"name": job.name})
         return link(url, "Start it again")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -168,8 +167,6 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
     def progress(self, request: HttpRequest) -> HttpResponse:
         """Return the progress of the jobs in ``ids`` as JSON, and the number of jobs newer than the id ``newest``, 0
         without it. Ids beyond `MOST_WATCHED` are ignored."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         ids = _numbers(request.GET.get("ids", ""))
         (newest, *_) = [*_numbers(request.GET.get("newest", "")), 0]
         found = self.get_queryset(request).filter(pk__in=ids)
@@ -181,8 +178,6 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
     def start(self, request: HttpRequest, kind: str) -> HttpResponse:
         from enode_django.admin.job_operations import STARTS  # see the package
 
-        if not self.has_start_permission(request):
-            raise PermissionDenied
         if kind not in STARTS:
             raise Http404(f"there is no kind {kind!r} of jobs")
         if not request.user.has_perms(STARTS[kind].permissions):
@@ -222,14 +217,13 @@ def start(
     def log_failure(operation: JobOperation, details: str) -> None:
         audit(request, target, f"start {operation.kind}", details, object_id=operation.name())
 
-    jobs = reverse(LIST)
     return operate(
         admin,
         request,
         lambda data: form(data, initial=initial),
         log=log,
         log_failure=log_failure,
-        back=lambda operation: f"{jobs}?{urlencode({'q': operation.task_id})}" if operation.task_id else jobs,
+        back=lambda operation: reverse(LIST, query={"q": operation.task_id} if operation.task_id else None),
         crumbs=crumbs,
     )
 

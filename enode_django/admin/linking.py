@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.utils import quote
@@ -93,7 +92,7 @@ def link(url: str, text: object) -> SafeString:
 
 
 def subscriber_url(name: str) -> str:
-    return f"{reverse('admin:enode_django_subscriber_changelist')}#{subscriber_anchor(name)}"
+    return reverse("admin:enode_django_subscriber_changelist", fragment=subscriber_anchor(name))
 
 
 def subscriber_anchor(name: str) -> str:
@@ -102,8 +101,8 @@ def subscriber_anchor(name: str) -> str:
 
 
 def topic_url(name: str, group: str = "") -> str:
-    url = reverse("admin:enode_django_topic_change", args=[quote(name)])
-    return f"{url}#{group_anchor(group)}" if group else url
+    fragment = group_anchor(group) if group else None
+    return reverse("admin:enode_django_topic_change", args=[quote(name)], fragment=fragment)
 
 
 def group_anchor(group: str) -> str:
@@ -113,4 +112,4 @@ def group_anchor(group: str) -> str:
 
 def list_url(model: str, **query: str) -> str:
     """Return the URL of a model's list with this query."""
-    return f"{reverse(f'admin:enode_django_{model}_changelist')}?{urlencode(query)}"
+    return reverse(f"admin:enode_django_{model}_changelist", query=query)

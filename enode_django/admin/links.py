@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.urls import reverse
 from django.utils.http import urlencode
 
 from enode_django.history.steps import Step, keys_of_refusal, place_of_event
 
+if TYPE_CHECKING:
+    from enode_django.eventstore.base import StreamRecord
+    from enode_django.models import EventStream
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9-]")
 _QUOTED = re.compile(rb"_([0-9A-F]{2})")
 
 
 def search_url(id: str) -> str:
-    return f"{reverse('admin:enode_django_eventstream_changelist')}?{urlencode({'q': id})}"
+    return reverse("admin:enode_django_eventstream_changelist", query={"q": id})
 
 
 def stream_url(sequence: int, alias: str) -> str:
-    return f"{reverse('admin:enode_django_eventstream_change', args=(sequence,))}?{urlencode({'shard': alias})}"
+    return reverse("admin:enode_django_eventstream_change", args=(sequence,), query={"shard": alias})
 
 
 def aggregate_url(aggregate_root_id: str, site: str | None = None) -> str:
@@ -54,7 +58,8 @@ def command_url(aggregate_root_id: str, command_id: str) -> str:
     return f"{aggregate_url(aggregate_root_id)}?{urlencode({'command': command_id})}#causation"
 
 
-def step_url(step: Step) -> str:
+def step_url(step: Step | StreamRecord | EventStream) -> str:
+    """Return the URL of the page about what a command did or why it was refused."""
     if step.version is None:
         return command_url(step.aggregate_root_id, step.command_id)
     return version_url(step.aggregate_root_id, step.version)

@@ -14,7 +14,7 @@ from django.utils import timezone
 from enode_django.admin import links
 from enode_django.admin.packed import SMALL
 from enode_django.admin.stream_contents import ShownEvent, contents_of
-from enode_django.admin.stream_list import known_types
+from enode_django.admin.stream_list import NO_CONTENTS, known_types
 from enode_django.admin.stream_pages import only_looks
 from enode_django.admin.values import text_of
 from enode_django.api.streams import Places, places_now, read_cursor
@@ -50,7 +50,7 @@ class Wanted(forms.Form):
     def clean_event(self) -> str:
         event: str = self.cleaned_data["event"]
         if event and not self.may_read:
-            raise forms.ValidationError("You may not view the contents of event streams, nor filter by them.")
+            raise forms.ValidationError(NO_CONTENTS)
         return event
 
     def body_of(self, record: StreamRecord) -> Mapping[str, Any] | None:
@@ -100,14 +100,12 @@ def _places(cursor: str) -> Places | None:
 
 
 def _envelope(record: StreamRecord) -> Mapping[str, Any]:
-    root, version = record.aggregate_root_id, record.version
-    url = links.command_url(root, record.command_id) if version is None else links.version_url(root, version)
     return {
         "time": timezone.localtime(record.created_at).isoformat(" ", "seconds"),
         "type": record.aggregate_root_type,
-        "id": root,
-        "url": url,
-        "version": version,
+        "id": record.aggregate_root_id,
+        "url": links.step_url(record),
+        "version": record.version,
         "command": record.command_type,
     }
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.safestring import SafeString
@@ -76,8 +75,8 @@ class ParkedEventAdmin(WithMoments, WithLinks, Settling, Audited, WithSubscriber
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            page_at(self, "<path:object_id>/command/", self.new_command, "command"),
-            page_at(self, "<path:object_id>/correct/", self.correct_events, "correct"),
+            page_at(self, "<path:object_id>/command/", self.new_command, "command", self.has_settle_permission),
+            page_at(self, "<path:object_id>/correct/", self.correct_events, "correct", self.has_correct_permission),
             *super().get_urls(),
         ]
 
@@ -105,8 +104,6 @@ class ParkedEventAdmin(WithMoments, WithLinks, Settling, Audited, WithSubscriber
     def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
         from enode_django.admin.new_commands import cause_of, new_command  # see the package
 
-        if not self.has_settle_permission(request):
-            raise PermissionDenied
         parked = self._found(request, object_id)
         cause = cause_of(parked)
         if not request.user.has_perm(VIEW_PAYLOAD):
@@ -121,8 +118,6 @@ class ParkedEventAdmin(WithMoments, WithLinks, Settling, Audited, WithSubscriber
     def correct_events(self, request: HttpRequest, object_id: str) -> HttpResponse:
         from enode_django.admin.correcting import correct_events  # see the package
 
-        if not (self.has_view_permission(request) and self.has_correct_permission(request)):
-            raise PermissionDenied
         parked = self._found(request, object_id)
         return correct_events(self, request, parked, back=self.list_url_of(parked), crumbs=self._crumbs(parked))
 
@@ -136,8 +131,10 @@ class ParkedEventAdmin(WithMoments, WithLinks, Settling, Audited, WithSubscriber
         return [(self.list_url_of(parked), "Parked events"), (self.url_of(parked), str(parked))]
 
     def has_correct_permission(self, request: HttpRequest) -> bool:
-        """Return True for users who may add corrections and view payloads: the form shows the fields of the events."""
-        return bool(request.user.has_perms(["enode_django.add_eventcorrection", VIEW_PAYLOAD]))
+        """Return True for users who may also add corrections and view payloads: the form shows the fields of the
+        events."""
+        may_edit = bool(request.user.has_perms(["enode_django.add_eventcorrection", VIEW_PAYLOAD]))
+        return may_edit and self.has_view_permission(request)
 
     @admin.action(description="Retry, and catch up", permissions=["settle"])
     def retry(self, request: HttpRequest, chosen: ParkedEvents) -> None:

@@ -12,7 +12,7 @@ from django import forms
 from enode_django.admin.operating import Operation
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.messages import Start
-from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.retrying import group_of_letters
 from enode_django.equeue.transport import LONGEST_AGE, Transport
 from enode_django.exceptions import QueueError
 from enode_django.web.form_fields import DateTimeField
@@ -20,6 +20,7 @@ from enode_django.web.form_fields import DateTimeField
 MOST_OFFSET = (1 << 63) - 1
 MOST_QUEUES = 1 << 16
 MOST_COUNTED = 10_000
+MOST_NAMED = 20
 UNORDERED = "Messages of a key may then overtake each other. Otherwise it is refused while a group has a backlog."
 
 
@@ -80,11 +81,9 @@ class ShowQueue(TopicOperation):
         for name in ("producers", "consumers"):
             self.let_choose(name, [("", "as it is"), ("hide", "do not see it"), ("show", "see it")])
 
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        if not cleaned.get("producers") and not cleaned.get("consumers"):
+    def clean(self) -> None:
+        if not self.cleaned_data.get("producers") and not self.cleaned_data.get("consumers"):
             raise forms.ValidationError("say what producers or consumers shall see")
-        return cleaned
 
     def consequences(self) -> Iterator[str]:
         cleaned = self.cleaned_data
@@ -126,12 +125,10 @@ class SetOffset(GroupOperation):
         super().offer()
         self._choose_from("queue", self.transport.queues(self.topic), ("", "all queues"))
 
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        place = cleaned.get("place", "")
-        if place in ("offset", "time") and cleaned.get(place) is None and place not in self.errors:
+    def clean(self) -> None:
+        place = self.cleaned_data.get("place", "")
+        if place in ("offset", "time") and self.cleaned_data.get(place) is None and place not in self.errors:
             self.add_error(place, f"name the {place} to go on from")
-        return cleaned
 
     def consequences(self) -> Iterator[str]:
         group = self.cleaned_data["group"]
@@ -276,10 +273,10 @@ class LetterOperation(TopicOperation):
 
     @property
     def group(self) -> str:
-        prefix = dead_letter_topic("")
-        if not self.topic.startswith(prefix):
+        group = group_of_letters(self.topic)
+        if group is None:
             raise QueueError(f"topic {self.topic!r} has no dead letters of a group")
-        return self.topic.removeprefix(prefix)
+        return group
 
     def clean_offsets(self) -> list[int] | None:
         parts = [part.strip() for part in self.cleaned_data["offsets"].split(",") if part.strip()]
@@ -370,6 +367,6 @@ def _moved(before: int, after: int) -> str:
     return f"stays at {before}."
 
 
-def _some(offsets: Sequence[int], most: int = 20) -> str:
-    shown = ", ".join(map(str, offsets[:most])) or "none"
-    return shown if len(offsets) <= most else f"{shown} …"
+def _some(offsets: Sequence[int]) -> str:
+    shown = ", ".join(map(str, offsets[:MOST_NAMED])) or "none"
+    return shown if len(offsets) <= MOST_NAMED else f"{shown} …"

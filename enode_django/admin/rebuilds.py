@@ -7,7 +7,6 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.safestring import SafeString
@@ -55,7 +54,8 @@ class RebuildAdmin(WithMoments, WithLinks, ByDatabase, Audited, WithSubscriber, 
         return (*(name for name in names if name != "undoing" or self.has_undo_permission(request)), *jobs)
 
     def get_urls(self) -> list[URLPattern]:
-        return [page_at(self, "<path:object_id>/undo/", self.undo, "undo"), *super().get_urls()]
+        undo = page_at(self, "<path:object_id>/undo/", self.undo, "undo", self.has_undo_permission)
+        return [undo, *super().get_urls()]
 
     def has_undo_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_rebuild"))
@@ -100,8 +100,6 @@ class RebuildAdmin(WithMoments, WithLinks, ByDatabase, Audited, WithSubscriber, 
     def undo(self, request: HttpRequest, object_id: str) -> HttpResponse:
         from enode_django.admin.job_operations import UndoRebuild  # see the package
 
-        if not self.has_undo_permission(request):
-            raise PermissionDenied
         rebuild = self.get_object(request, unquote(object_id))
         if rebuild is None or rebuild.state != Rebuild.State.SWAPPED:
             raise Http404("no rebuild with this number can be undone")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import DataError, connections
 from django.db.models import QuerySet
@@ -151,10 +152,19 @@ class Listed(ReadOnly, Pages):
         js = SCRIPTS
 
 
-def page_at(admin: Pages, route: str, view: Callable[..., HttpResponseBase], name: str) -> URLPattern:
-    """Return the pattern of a page of an admin class, which is named as Django names its own."""
+def page_at(
+    admin: Pages, route: str, view: Callable[..., HttpResponseBase], name: str, may: Callable[[HttpRequest], bool]
+) -> URLPattern:
+    """Return the pattern of a page of an admin class, which is named as Django names its own. Users for whom ``may``
+    returns False get the status 403."""
+
+    def allowed(request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponseBase:
+        if not may(request):
+            raise PermissionDenied
+        return view(request, *arguments, **named)
+
     model = f"{admin.opts.app_label}_{admin.opts.model_name}"
-    return path(route, admin.admin_site.admin_view(view), name=f"{model}_{name}")
+    return path(route, admin.admin_site.admin_view(allowed), name=f"{model}_{name}")
 
 
 def rendered(

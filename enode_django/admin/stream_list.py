@@ -48,6 +48,7 @@ PATIENCE = 0.08
 CLOCKS_DIFFER = timedelta(seconds=5)
 """The tolerated difference between the clocks of workers, by which the times of rows may be out of order."""
 COUNTED = 10_000
+NO_CONTENTS = "You may not view the contents of event streams, nor filter by them."
 LONGEST_ID = 2 * MAX_ID_LENGTH + 20
 """Characters. The id of an event contains the id of its aggregate, that of a refusal the id of the command, too."""
 _LAST = 2**63 - 1
@@ -89,11 +90,10 @@ class Filters(forms.Form):
         assert isinstance(shard, forms.ChoiceField)
         shard.choices = [(alias, alias) for alias in self.aliases]
 
-    def clean(self) -> dict[str, Any]:
+    def clean(self) -> None:
         for name in self.contents:
             if self.cleaned_data.get(name) and not self.may_read:
-                self.add_error(name, "You may not view the contents of event streams, nor filter by them.")
-        return self.cleaned_data
+                self.add_error(name, NO_CONTENTS)
 
     @property
     def alias(self) -> str:

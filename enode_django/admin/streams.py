@@ -37,10 +37,10 @@ class EventStreamAdmin(ReadOnly, ModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            page_at(self, "aggregates/<str:quoted_id>/", self.aggregate_view, "aggregate"),
-            page_at(self, "aggregates/<str:quoted_id>/state/", self.state_view, "state"),
-            page_at(self, "tail/", self.tail_view, "tail"),
-            page_at(self, "tail/feed/", self.feed_view, "feed"),
+            page_at(self, "aggregates/<str:quoted_id>/", self.aggregate_view, "aggregate", self.has_view_permission),
+            page_at(self, "aggregates/<str:quoted_id>/state/", self.state_view, "state", self.may_read),
+            page_at(self, "tail/", self.tail_view, "tail", self.has_view_permission),
+            page_at(self, "tail/feed/", self.feed_view, "feed", self.has_view_permission),
             *super().get_urls(),
         ]
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 
 from enode_django.admin.databases import within
-from enode_django.admin.linking import may_open, subscriber_anchor, topic_url
+from enode_django.admin.linking import list_url, may_open, subscriber_anchor, topic_url
 from enode_django.admin.showing import ModelAdmin, ReadOnly, page_at, rendered
 from enode_django.conf import conf
 from enode_django.exceptions import EnodeError
@@ -41,11 +39,9 @@ class SubscriberAdmin(ReadOnly, ModelAdmin):
     """One page, for users who may view subscribers."""
 
     def get_urls(self) -> list[URLPattern]:
-        return [page_at(self, "", self.changelist_view, "changelist")]
+        return [page_at(self, "", self.changelist_view, "changelist", self.has_view_permission)]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         may_see_parked = any(may_open(request, f"enode_django.{right}_parkedevent") for right in ("view", "change"))
         may_see_topics = may_open(request, "enode_django.view_topic")
         try:
@@ -56,8 +52,8 @@ class SubscriberAdmin(ReadOnly, ModelAdmin):
 
 
 def _found(*, may_see_parked: bool, may_see_topics: bool) -> dict[str, Any]:
-    from enode_django.eventing.unowned import unowned_in  # see the package
-    from enode_django.monitoring.databases import subscriber_databases
+    from enode_django.eventing.registry import subscriber_databases  # see the package
+    from enode_django.eventing.unowned import unowned_in
     from enode_django.monitoring.lags import ask_lags
     from enode_django.runtime import running_subscribers
 
@@ -76,8 +72,7 @@ def _row(subscriber: Following, lag: Lag, may_see_parked: bool, may_see_topics: 
 
     url = ""
     if lag.parked and may_see_parked:
-        parked = reverse("admin:enode_django_parkedevent_changelist")
-        url = within(subscriber.database, f"{parked}?{urlencode({'subscriber': key_of(subscriber)})}")
+        url = within(subscriber.database, list_url("parkedevent", subscriber=key_of(subscriber)))
     group = (
         topic_url(conf().SUBSCRIBERS.TOPIC, key_of(subscriber)) if may_see_topics and lag.waiting is not None else ""
     )

@@ -10,13 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
 from enode_django.admin.broker_table import lines_of
 from enode_django.admin.databases import shards, within
@@ -27,10 +25,9 @@ from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
 from enode_django.admin.readable import origin_of, readable
 from enode_django.admin.showing import type_of_error
 from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.dead_letters import DeadLetter
-from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.retrying import dead_letter_topic, group_of_letters
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.eventing.registry import subscribers
@@ -53,13 +50,13 @@ View = Callable[..., HttpResponse]
 
 
 def _with_queue(view: View) -> View:
-    """Call a view with a transport. Raises `PermissionDenied` for users who may not view topics, and `Http404` for an
-    unknown topic. Other errors of the queue become a page with status 503."""
+    """Call a view with a transport, and with the topic of the address if it has one. Raises `Http404` for an unknown
+    topic. Other errors of the queue become a page with status 503."""
 
     @wraps(view)
     def seen(admin: TopicAdmin, request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponse:
-        if not admin.has_view_permission(request):
-            raise PermissionDenied
+        if "object_id" in named:
+            named["topic"] = unquote(named.pop("object_id"))
         try:
             with closing(make_transport()) as transport:
                 # Templates may still ask the transport, so they are rendered before it is closed.
@@ -83,8 +80,7 @@ def topics_page(
 
 
 @_with_queue
-def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str) -> HttpResponse:
-    topic = unquote(object_id)
+def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str) -> HttpResponse:
     (info,) = administration.list_topics(transport, [topic])
     return admin.page(
         request,
@@ -96,25 +92,22 @@ def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, ob
         stored=info.messages,
         groups=[_group(group, request) for group in administration.list_groups(transport, [topic])],
         producers=administration.list_producers(transport, [topic]),
-        has_letters=_is_of_letters(topic),
+        has_letters=group_of_letters(topic) is not None,
         retention=administration.retention(transport, topic),
     )
 
 
 @_with_queue
 def operation_page(
-    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, name: str
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str, name: str
 ) -> HttpResponse:
-    if not admin.has_change_permission(request):
-        raise PermissionDenied
-    topic = unquote(object_id)
     if name not in OPERATIONS:
         raise Http404(f"there is no operation {name!r}")
     transport.queue_count(topic)
     page = {"requeue": "admin:enode_django_topic_letters", "discard": "admin:enode_django_topic_letters"}.get(
         name, PAGE
     )
-    back = reverse(LIST) if name == "delete-topic" else reverse(page, args=[object_id])
+    back = reverse(LIST) if name == "delete-topic" else reverse(page, args=[quote(topic)])
     return operate(
         admin,
         request,
@@ -127,17 +120,17 @@ def operation_page(
 
 
 @_with_queue
-def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str) -> HttpResponse:
-    topic = unquote(object_id)
+def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str) -> HttpResponse:
     transport.queue_count(topic)
-    if not _is_of_letters(topic):
+    group = group_of_letters(topic)
+    if group is None:
         raise Http404(f"topic {topic!r} holds no dead letters")
-    found = dead_letters.dead_letters(transport, topic.removeprefix(dead_letter_topic("")))
+    found = dead_letters.dead_letters(transport, group)
     letters = [_Letter(letter) for letter in islice(found, LETTERS + 1)]
     return admin.page(
         request,
         "letters",
-        f"Dead letters of {topic.removeprefix(dead_letter_topic(''))}",
+        f"Dead letters of {group}",
         topic=topic,
         crumbs=_crumbs(topic),
         letters=letters[:LETTERS],
@@ -147,10 +140,9 @@ def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, 
 
 @_with_queue
 def messages_page(
-    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str, queue: str
 ) -> HttpResponse:
-    admin.check_may_read(request)
-    topic, number = unquote(object_id), _natural(queue)
+    number = _natural(queue)
     given = request.GET.get("offset", "")
     offset = _natural(given) if given else None
     time = _given_time(request.GET.get("at", "")) if offset is None else None
@@ -176,10 +168,8 @@ def messages_page(
 
 @_with_queue
 def message_page(
-    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str, queue: str, offset: str
 ) -> HttpResponse:
-    admin.check_may_read(request)
-    topic = unquote(object_id)
     found = _message(transport, topic, queue, offset)
     return admin.page(
         request,
@@ -191,7 +181,7 @@ def message_page(
         size=len(found.body),
         content=readable(found.body),
         origin=origin_of(found.body),
-        has_letters=_is_of_letters(topic),
+        has_letters=group_of_letters(topic) is not None,
         holds_command=cause_in(found.body) is not None,
         crumbs=_crumbs(topic),
     )
@@ -199,17 +189,13 @@ def message_page(
 
 @_with_queue
 def command_page(
-    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, topic: str, queue: str, offset: str
 ) -> HttpResponse:
     """Prepare and send a new command like the one in a message."""
-    admin.check_may_read(request)
-    if not admin.has_change_permission(request):
-        raise PermissionDenied
-    topic = unquote(object_id)
     cause = cause_in(_message(transport, topic, queue, offset).body)
     if cause is None:
         raise Http404("the message holds no command")
-    back = reverse("admin:enode_django_topic_message", args=[object_id, queue, offset])
+    back = reverse("admin:enode_django_topic_message", args=[quote(topic), queue, offset])
     crumbs = [*_crumbs(topic), (back, f"Offset {offset}")]
     return new_command(admin, request, Topic(name=topic), cause, back=back, crumbs=crumbs)
 
@@ -218,7 +204,7 @@ def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int | None,
     """Yield a tuple for each consumer group with dead letters: ``commands`` or ``messages``, the name of the group, the
     number of its letters, and the URL of their list. The number is None if their database is away."""
     commands = reverse("admin:enode_django_deadletter_changelist") if has_pages("deadletter") else ""
-    for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
+    for alias in conf().EVENT_STORE.tables_in:
         many = _letters_in(alias)
         if many != 0:
             yield "commands", conf().COMMANDS.CONSUMER_GROUP, many, commands and within(alias, commands, shards)
@@ -284,10 +270,6 @@ def _crumbs(topic: str = "") -> list[tuple[str, str]]:
     return [*above, (reverse(PAGE, args=[quote(topic)]), topic)] if topic else above
 
 
-def _is_of_letters(topic: str) -> bool:
-    return topic.startswith(dead_letter_topic(""))
-
-
 def _natural(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MOST_OFFSET:
         return int(text)
@@ -316,11 +298,9 @@ def _given_time(text: str) -> datetime | None:
     if not text:
         return None
     try:
-        moment = parse_datetime(text)
-    except ValueError:
-        moment = None
-    if moment is None:
-        raise Http404(f"{text!r} is not a time")
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Http404(f"{text!r} is not a time") from error
     return moment if moment.tzinfo else timezone.make_aware(moment)
 
 

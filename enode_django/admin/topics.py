@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import URLPattern
@@ -39,23 +38,26 @@ class TopicAdmin(Audited, ReadOnly, ModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         topic = "<path:object_id>"
+        queue = f"{topic}/messages/<str:queue>"
         return [
-            page_at(self, "", self.changelist_view, "changelist"),
-            page_at(self, f"{topic}/change/", self.topic_page, "change"),
-            page_at(self, f"{topic}/history/", self.history_view, "history"),
-            page_at(self, f"{topic}/operate/<slug:name>/", self.operation_page, "operate"),
-            page_at(self, f"{topic}/letters/", self.letters_page, "letters"),
-            page_at(self, f"{topic}/messages/<str:queue>/", self.messages_page, "messages"),
-            page_at(self, f"{topic}/messages/<str:queue>/<str:offset>/", self.message_page, "message"),
-            page_at(self, f"{topic}/messages/<str:queue>/<str:offset>/command/", self.command_page, "command"),
+            page_at(self, "", self.changelist_view, "changelist", self.has_view_permission),
+            page_at(self, f"{topic}/change/", self.topic_page, "change", self.has_view_permission),
+            page_at(self, f"{topic}/history/", self.history_view, "history", self.has_view_permission),
+            page_at(self, f"{topic}/operate/<slug:name>/", self.operation_page, "operate", self.has_change_permission),
+            page_at(self, f"{topic}/letters/", self.letters_page, "letters", self.has_view_permission),
+            page_at(self, f"{queue}/", self.messages_page, "messages", self.may_read),
+            page_at(self, f"{queue}/<str:offset>/", self.message_page, "message", self.may_read),
+            page_at(self, f"{queue}/<str:offset>/command/", self.command_page, "command", self.may_send),
         ]
 
     def page(
         self, request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any
     ) -> TemplateResponse:
-        may = {"may_change": self.has_change_permission(request), "may_read": request.user.has_perm(VIEW_PAYLOAD)}
+        may = {"may_change": self.has_change_permission(request), "may_read": self.may_read(request)}
         return rendered(self, request, f"queue_{template}", title, {**may, **context}, status)
 
-    def check_may_read(self, request: HttpRequest) -> None:
-        if not request.user.has_perm(VIEW_PAYLOAD):
-            raise PermissionDenied
+    def may_read(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request) and bool(request.user.has_perm(VIEW_PAYLOAD))
+
+    def may_send(self, request: HttpRequest) -> bool:
+        return self.has_change_permission(request) and self.may_read(request)

@@ -37,7 +37,7 @@ class AggregateView(ApiView):
     def get(self, request: Request, type: str, id: str = "") -> Response:
         store = make_store()
         id = id or request.query_params.get("id", "")
-        wanted = read_number(request, "version", None, least=1)
+        wanted = read_number(request, "version", least=1)
         id, head = _found(store, type, id)
         version = head if wanted is None else wanted
         if version > head:
@@ -120,7 +120,7 @@ class AggregateEventsView(ApiView):
     permission_classes: Any = [*ApiView.permission_classes, MayViewStreams]
 
     def get(self, request: Request, type: str, id: str) -> Response:
-        after = read_number(request, "after", 0) or 0
+        after = read_number(request, "after") or 0
         limit = read_limit(request)
         store = make_store()
         id, head = _found(store, type, id)
@@ -174,13 +174,14 @@ def read_places(cursor: str | None, name: str = "cursor") -> Places:
 
 
 def read_limit(request: Request) -> int:
-    return min(read_number(request, "limit", PAGE, least=1) or PAGE, LARGEST_PAGE)
+    return min(read_number(request, "limit", least=1) or PAGE, LARGEST_PAGE)
 
 
-def read_number(request: Request, name: str, default: int | None, *, least: int = 0) -> int | None:
+def read_number(request: Request, name: str, *, least: int = 0) -> int | None:
+    """Return a number of the query; None if it has none of this name. Raises a `Problem` for any other text."""
     text = request.query_params.get(name)
     if text is None:
-        return default
+        return None
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
     if number < least:
         raise invalid_parameter(name, f"{shown(text)} is not a whole number from {least} on")

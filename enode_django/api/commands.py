@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from enode_django.api.base import ApiView, may_view_payload
 from enode_django.api.exposure import MaySendSomething, offered
-from enode_django.api.outcomes import body_of, etag, outcome, problem_of, timed_out
+from enode_django.api.outcomes import body_of, etag, outcome, problem_of, timed_out, version_in
 from enode_django.api.parsing import StrictJsonParser
 from enode_django.api.problems import Problem, invalid, invalid_parameter
 from enode_django.api.received import command_id_of, is_pending, is_sent_by, receive
@@ -208,8 +208,7 @@ def read_if_match(header: str | None) -> int | None:
     header. Raises `Problem`."""
     if header is None or header.strip() == "*":
         return None
-    text = header.strip()
-    digits = text[1:-1] if len(text) > 2 and text[0] == text[-1] == '"' else ""
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+    version = version_in(header.strip())
+    if version is None:
         raise invalid_parameter("If-Match", f'{shown(header)} is not a version; send one ETag, such as "7"')
-    return int(digits)
+    return version

@@ -42,7 +42,7 @@ class _AnyCommand(OpenApiSerializerExtension):
         mapping = {}
         for name, found in all_offered():
             component = ResolvedComponent(
-                name=f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}",
+                name=re.sub(r"[^A-Za-z0-9._-]", "_", name),
                 type=ResolvedComponent.SCHEMA,
                 schema=command_schema(name, found.cls),
                 object=found.cls,

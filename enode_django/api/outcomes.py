@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from enode_django.exceptions import CommandTimeout
 from enode_django.serialization.json_text import json_value
 from enode_django.web.failures import Failure
 
+_VERSION = re.compile(r'"(\d{1,18})"', re.ASCII)
 _STATUSES: Mapping[str, int] = {
     "AggregateAlreadyExists": 409,
     "AggregateTypeMismatch": 409,
@@ -40,6 +42,12 @@ def outcome(result: CommandResult) -> dict[str, Any]:
 
 def etag(version: int | None) -> dict[str, str]:
     return {} if version is None else {"ETag": f'"{version}"'}
+
+
+def version_in(text: str) -> int | None:
+    """Return the version in a strong ETag; None for any other text."""
+    match = _VERSION.fullmatch(text)
+    return None if match is None else int(match[1])
 
 
 def problem_of(error: Failure) -> Problem:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -12,7 +10,7 @@ from rest_framework.parsers import BaseParser
 
 from enode_django.api.problems import Problem
 from enode_django.conf import conf
-from enode_django.exceptions import shown
+from enode_django.serialization.strict_json import strict_json
 
 
 class StrictJsonParser(BaseParser):
@@ -52,7 +50,7 @@ def too_large(most: int) -> Problem:
 def parse(body: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises `ParseError`."""
     try:
-        value = _decode(body.decode())
+        value = strict_json(body.decode())
     except UnicodeDecodeError:
         raise ParseError("the body is not in UTF-8") from None
     except RecursionError:
@@ -62,19 +60,3 @@ def parse(body: bytes) -> dict[str, Any]:
     if type(value) is not dict:
         raise ParseError("the body is not a JSON object; send {…}")
     return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"the key {shown(twice)} is there twice")
-    return found
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant).decode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
@@ -61,7 +60,7 @@ def read_cursor(cursor: str) -> Places:
         text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
         pairs = (part.split(":", 1) for part in text.split(","))
         return {_number(number): Position.parse(position) for number, position in pairs}
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise ValueError(f"{shown(cursor)} is not a cursor; send one that a page or an event gave you") from None
 
 

@@ -32,13 +32,8 @@ def _settings() -> Iterator[CheckMessage]:
         yield from _keys(f"ENODE[{key!r}]", given.get(key, {}), group, moved)
     for place, value, rule in settings.broken_rules(settings.conf(), given):
         yield Error(f"{place} is {value!r}; it must be {rule.wanted}.", id=rule.id)
-    yield from _retries()
-    yield from _sizes()
-    yield from _topics()
-    yield from _outboxes()
-    yield from _states()
-    yield from _spark()
-    yield from _broker()
+    for check in (_retries, _sizes, _topics, _outboxes, _states, _spark, _broker):
+        yield from check()
 
 
 def _keys(

@@ -11,7 +11,6 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, models, rout
 from psycopg import IsolationLevel
 
 from enode_django import conf as settings
-from enode_django.conf import groups
 from enode_django.databases import execute
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import ConfigurationError, ShardMismatch, StoreUnavailable
@@ -52,8 +51,7 @@ def _databases() -> Iterator[CheckMessage]:
 
 def is_wrong_store(alias: str) -> bool:
     """Return True if the event store is in this database, and the database is not PostgreSQL."""
-    store = settings.conf().EVENT_STORE
-    return store.BACKEND == groups.POSTGRES and alias in store.DATABASES and connections[alias].vendor != "postgresql"
+    return alias in settings.conf().EVENT_STORE.tables_in and connections[alias].vendor != "postgresql"
 
 
 def _are_names(value: object) -> bool:
@@ -166,7 +164,7 @@ def _isolation(alias: str) -> Iterator[CheckMessage]:
 def _setting(alias: str, name: str) -> str:
     """Return a setting of the database's sessions; empty if the database is away."""
     try:
-        (value,) = execute(alias, "SELECT current_setting(%s)", (name,)).fetchone() or ("",)
+        ((value,),) = execute(alias, "SELECT current_setting(%s)", (name,)).fetchall()
     except DATABASE_ERRORS:
         return ""
     return str(value)

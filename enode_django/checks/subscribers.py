@@ -38,13 +38,8 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     messages += _shared_rows(named)
     messages += _foreign_keys(named)
     for subscriber in [*named, *groups]:
-        messages += _databases(subscriber)
-        messages += _fields_for_rebuilds(subscriber)
-        messages += _links(subscriber)
-        messages += _limits(subscriber)
-        messages += _state(subscriber)
-        messages += _outbox(subscriber)
-        messages += _key_field(subscriber)
+        for check in (_databases, _fields_for_rebuilds, _links, _limits, _state, _outbox, _key_field):
+            messages += check(subscriber)
     for cls in declared_subscribers():
         messages += misspelt_settings(cls)
     messages += _without_handlers()

@@ -117,7 +117,7 @@ def imported(path: str, key: str) -> Any:
     """Return the callable that a dotted path in the settings names. Raises `ConfigurationError` if there is none."""
     try:
         found = import_string(path)
-    except (ImportError, TypeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the settings may have any value
         missing = getattr(error, "name", None)
         how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
         raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error

@@ -96,6 +96,11 @@ class EventStore(Group):
     def _settle(self) -> None:
         object.__setattr__(self, "BACKEND", str(self.BACKEND))
 
+    @property
+    def tables_in(self) -> Sequence[str]:
+        """The aliases of the databases that have the tables of the event store: none with another ``BACKEND``."""
+        return self.DATABASES if self.BACKEND == POSTGRES else ()
+
 
 @dataclass(init=False, repr=False, eq=False)
 class Commands(Group):

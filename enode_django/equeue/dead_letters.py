@@ -25,6 +25,7 @@ from enode_django.equeue.retrying import (
     decode,
     encode_failed,
     encode_settled,
+    group_of_letters,
     retry_queue,
     retry_topic,
 )
@@ -63,8 +64,7 @@ def groups_with_dead_letters(transport: Transport) -> list[str]:
 
         assert groups_with_dead_letters(transport) == ["billing"]
     """
-    prefix = dead_letter_topic("")
-    return [topic.removeprefix(prefix) for topic in transport.topics() if topic.startswith(prefix)]
+    return [group for group in map(group_of_letters, transport.topics()) if group is not None]
 
 
 def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:

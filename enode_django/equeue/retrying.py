@@ -98,6 +98,12 @@ def dead_letter_topic(group: str) -> str:
     return f"dead.{group}"
 
 
+def group_of_letters(topic: str) -> str | None:
+    """Return the group whose dead letters a topic holds; None for any other topic."""
+    prefix = dead_letter_topic("")
+    return topic.removeprefix(prefix) if topic.startswith(prefix) else None
+
+
 def error_text(error: BaseException) -> str:
     try:
         text = f"{type(error).__qualname__}: {error}"

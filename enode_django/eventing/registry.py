@@ -7,7 +7,13 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 
 from enode_django.eventing.event_handlers import handler_groups
-from enode_django.eventing.subscribers import Subscriber, declared_subscribers, event_handlers_of, key_of
+from enode_django.eventing.subscribers import (
+    Subscriber,
+    checkpoint_database,
+    declared_subscribers,
+    event_handlers_of,
+    key_of,
+)
 from enode_django.exceptions import TypeNameError, UnknownMessageType, UnknownSubscriber
 
 
@@ -92,3 +98,9 @@ For example::
 
     assert subscribers.get("bank.transfers") in subscribers.all()
 """
+
+
+def subscriber_databases() -> list[str]:
+    """Return the databases of subscribers, and the database of checkpoints without rows, which may hold checkpoints of
+    subscribers that this code no longer has."""
+    return sorted({checkpoint_database(), *(one.database for one in subscribers.all())})

@@ -6,6 +6,7 @@ import django.db
 import psycopg
 from django.db import DEFAULT_DB_ALIAS
 
+from enode_django.databases import migrate_command
 from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 
 DATABASE_ERRORS = (psycopg.Error, django.db.Error)
@@ -52,8 +53,7 @@ def help_for(error: BaseException, alias: str = DEFAULT_DB_ALIAS) -> str:
     """Return what an operator has to do about an error of the database ``alias`` that `needs_help`."""
     if lacks_privilege(error):
         return "GRANT its user what is missing"
-    option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
-    return f"run manage.py migrate{option}" if is_unprepared(error) else "look after its server"
+    return f"run {migrate_command(alias)}" if is_unprepared(error) else "look after its server"
 
 
 def lacks_privilege(error: BaseException) -> bool:

@@ -51,7 +51,6 @@ def observed_processors(
     conf: Conf,
     supervisor: str,
     transport: Transport,
-    topics: Sequence[str],
     store: EventStore,
     *,
     health: Listening | None,
@@ -62,6 +61,7 @@ def observed_processors(
     """Serve the pages and write the reports of a supervisor while the block runs. Yield a function that the supervisor
     calls with its figures at each turn. Raises `ConfigurationError` if a port cannot be listened on, or metrics need a
     package that is missing."""
+    topics = (conf.COMMANDS.TOPIC, conf.SUBSCRIBERS.TOPIC)
     gauges = Gauges(transport, make_dead_letters(store))
     observations = Observations(transport, topics, store, gauges, has_broker=has_broker)
     pages: Pages = {}
@@ -106,7 +106,7 @@ def _say_places(servers: Sequence[ProbeServer], pages: Pages, say: Say) -> None:
 @contextmanager
 def observed_broker(*, health: Listening | None, metrics: Listening | None, say: Say) -> Iterator[ObservedBroker]:
     """Serve the pages of a broker while the block runs. Raises `ConfigurationError`, as `observed_processors`."""
-    observed = ObservedBroker(BrokerHealth())
+    observed = ObservedBroker()
     pages: Pages = {}
     if health is not None or metrics is not None:
         pages = observed.pages(with_metrics=metrics is not None)
@@ -118,8 +118,8 @@ def observed_broker(*, health: Listening | None, metrics: Listening | None, say:
 class ObservedBroker:
     """Called by the broker's loop."""
 
-    def __init__(self, health: BrokerHealth) -> None:
-        self._health = health
+    def __init__(self) -> None:
+        self._health = BrokerHealth()
         self._notifier = Notifier()
         self._figures: Mapping[str, Any] = {}
         self.shows_figures = False

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS
-from enode_django.exceptions import EnodeError
 from enode_django.jobs.progress import Report
 from enode_django.jobs.running import RunningJob, running_job
+from enode_django.management.errors import errors_shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,17 +27,16 @@ def add_master(parser: CommandParser) -> None:
 @contextmanager
 def job_on_spark(kind: str, name: str, master: str | None) -> Iterator[tuple[SparkSession, RunningJob]]:
     """Run the block as a job on Spark. Errors of this package, the databases and Spark become a `CommandError`."""
-    try:
+    with errors_shown():
         from enode_django.spark.session import spark_session  # raises SparkUnavailable without PySpark
 
-        with running_job(kind, name) as job, spark_session(master) as spark:
-            yield spark, job
-    except (EnodeError, *DATABASE_ERRORS) as error:
-        raise CommandError(str(error)) from error
-    except Exception as error:
-        if type(error).__module__.startswith(("pyspark.", "py4j.")):
-            raise CommandError(f"the Spark job failed: {error}") from error
-        raise
+        try:
+            with running_job(kind, name) as job, spark_session(master) as spark:
+                yield spark, job
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark.", "py4j.")):
+                raise CommandError(f"the Spark job failed: {error}") from error
+            raise
 
 
 class Lines:

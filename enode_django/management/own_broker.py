@@ -41,8 +41,8 @@ def check_would_be_found(current: Conf, transport: Transport) -> None:
 
 
 def _difference(listen: str, location: str) -> str:
-    """Return what keeps a broker that listens there from being found: the port, the host or nothing. Only one that
-    listens on loopback cannot be found under another name.
+    """Return what keeps clients of ``location`` from finding a broker that listens at ``listen``: the port, the host or
+    nothing. Under another name of the host they miss only a broker that listens on loopback.
 
     >>> _difference("tcp://127.0.0.1:7625", "tcp://127.0.0.1:7711")
     'port'

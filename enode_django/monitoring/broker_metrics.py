@@ -87,7 +87,7 @@ def labelled(
     label: str,
     values: Mapping[str, float],
 ) -> Metric:
-    """Return a metric with one label. ``values`` are by that."""
+    """Return a metric with one label. ``values`` has a number for each value of the label."""
     made = family(metric, text, labels=[label])
     for key, value in values.items():
         made.add_metric([key], value)
@@ -95,6 +95,6 @@ def labelled(
 
 
 def histogram(figures: Figures) -> dict[str, Any]:
-    """Return the arguments of a histogram's family, or of its metric."""
+    """Return the arguments of `HistogramMetricFamily`, or of its ``add_metric``, as keywords."""
     buckets = figures["buckets"].items()
     return {"buckets": sorted(buckets, key=lambda bucket: float(bucket[0])), "sum_value": figures["sum"]}

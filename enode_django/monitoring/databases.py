@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES
-from enode_django.databases import execute
-from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.databases import execute, migrate_command
+from enode_django.eventing.registry import subscriber_databases
 from enode_django.eventstore import statements
 from enode_django.monitoring.parts import Finding, bad
 
@@ -33,12 +30,6 @@ class ShardRow(NamedTuple):
     buckets: int
     generation: int
     streams: int
-
-
-def subscriber_databases() -> list[str]:
-    """Return the databases of subscribers, and the database of checkpoints without rows, which may hold checkpoints of
-    subscribers that this code no longer has."""
-    return sorted({checkpoint_database(), *(one.database for one in subscribers.all())})
 
 
 def project_databases() -> list[str]:
@@ -74,8 +65,7 @@ def unapplied_migrations(alias: str) -> int:
 
 
 def _unapplied(alias: str, count: int) -> str:
-    option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
-    return f"{count} migrations are not applied to the database {alias!r}; run manage.py migrate{option}"
+    return f"{count} migrations are not applied to the database {alias!r}; run {migrate_command(alias)}"
 
 
 # Before the first ANALYZE the highest sequence is used.
@@ -89,7 +79,5 @@ _SHARD = f"""
 
 
 def ask_shard(alias: str) -> Finding:
-    if conf().EVENT_STORE.BACKEND != POSTGRES:
-        return Finding()
     ((number, buckets, generation, streams),) = execute(alias, _SHARD, None).fetchall()
     return Finding((ShardRow(alias, number, buckets, generation, streams),))

@@ -66,13 +66,11 @@ def gather(only: Collection[str] = PARTS, *, timeout: float = TIMEOUT) -> Status
 
 
 def _questions() -> list[_Question]:
+    shards = conf().EVENT_STORE.tables_in
     return [
         *(_Question("database", f"database {alias}", partial(ask_database, alias)) for alias in _databases()),
-        *(_Question("shards", f"shard {alias}", partial(ask_shard, alias)) for alias in conf().EVENT_STORE.DATABASES),
-        *(
-            _Question("letters", f"shard {alias}", partial(ask_letters, alias))
-            for alias in conf().EVENT_STORE.DATABASES
-        ),
+        *(_Question("shards", f"shard {alias}", partial(ask_shard, alias)) for alias in shards),
+        *(_Question("letters", f"shard {alias}", partial(ask_letters, alias)) for alias in shards),
         *(_Question("outbox", f"database {alias}", partial(ask_outbox, alias)) for alias in outbox_databases()),
         _Question("queue", "queue", ask_queue),
         _Question("backlog", "queue", ask_backlog),

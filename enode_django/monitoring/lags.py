@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from enode_django.bus.messages import decode_published
 from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES
 from enode_django.databases import execute
 from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.base_projections import BaseProjection
+from enode_django.eventing.registry import subscriber_databases
 from enode_django.eventing.subscribers import Subscriber, follows, key_of
 from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore import rows as store_rows
@@ -28,7 +28,6 @@ from enode_django.eventstore import statements
 from enode_django.eventstore.amounts import Amount, Amounts, stored_since
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import MalformedMessage, QueueError, StoreUnavailable
-from enode_django.monitoring.databases import subscriber_databases
 from enode_django.monitoring.parts import Finding, Health, Problem, bad, degraded
 from enode_django.runtime import make_transport_if_any, running_subscribers
 
@@ -175,7 +174,7 @@ def _shard_numbers() -> tuple[Mapping[str, int], Sequence[str]]:
     """Return the recorded numbers of the shards by alias, and the aliases of shards that are away. Records none."""
     numbers: dict[str, int] = {}
     away = []
-    for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
+    for alias in conf().EVENT_STORE.tables_in:
         try:
             with store_rows.connected(alias) as connection:
                 for number, *_ in store_rows.execute(connection, statements.CLAIM, ()):

@@ -11,16 +11,14 @@ from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Mi
 from django.db.models.functions import Now
 
 from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES
 from enode_django.equeue.dead_letters import groups_with_dead_letters, letters_by_error
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.base_projections import BaseProjection
-from enode_django.eventing.registry import subscribers
+from enode_django.eventing.registry import subscriber_databases, subscribers
 from enode_django.exceptions import UnknownSubscriber
 from enode_django.jobs.leases import job_database, with_lease_state
 from enode_django.jobs.texts import progress_of, state_of
 from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, OutboxCommand, ParkedEvent
-from enode_django.monitoring.databases import subscriber_databases
 from enode_django.monitoring.parts import Finding, Problem, degraded
 from enode_django.outbox.rows import has_table
 from enode_django.runtime import make_transport_if_any
@@ -74,8 +72,6 @@ class JobRow(NamedTuple):
 
 def ask_letters(alias: str) -> Finding:
     """Report dead letters of commands in one database of the event store."""
-    if conf().EVENT_STORE.BACKEND != POSTGRES:
-        return Finding()
     kinds = DeadLetter.objects.using(alias).values_list("command_type", "error_type")
     counted = kinds.annotate(Count("pk"), Max("last_failed_at")).order_by("command_type", "error_type")
     rows = [LettersRow(conf().COMMANDS.CONSUMER_GROUP, alias, *row) for row in counted]

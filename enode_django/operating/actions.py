@@ -16,7 +16,7 @@ from enode_django.models import OperatorAction
 logger = logging.getLogger("enode_django.operators")
 
 LONGEST_OBJECT, LONGEST_REASON = 500, 2_000
-SUBSCRIBER, TOPIC, GROUP, JOB = "subscriber", "topic", "consumer group", "job"
+SUBSCRIBER, TOPIC, GROUP = "subscriber", "topic", "consumer group"
 
 
 class Done(NamedTuple):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.parking import Parked, list_parked
 from enode_django.eventing.pending import follows_events
-from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import checkpoint_database, key_of
+from enode_django.eventing.registry import subscriber_databases, subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import CorrectionRefused, EnodeError, NotParked
 from enode_django.history import reached
@@ -34,10 +34,8 @@ def parked_rows(subscriber: str = "") -> Sequence[Parked]:
     `UnknownSubscriber`."""
     if subscriber:
         one = subscribers.get(subscriber)
-        aliases, subscriber = {one.database}, key_of(one)
-    else:
-        aliases = {checkpoint_database(), *(one.database for one in subscribers.all())}
-    return [row for alias in sorted(aliases) for row in list_parked(alias, subscriber)]
+        return list_parked(one.database, key_of(one))
+    return [row for alias in subscriber_databases() for row in list_parked(alias)]
 
 
 def parked_version(rows: Sequence[Parked], aggregate_root_id: str) -> int:

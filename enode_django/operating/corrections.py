@@ -6,9 +6,8 @@ an upcaster. A correction names its author and reason. It can be taken back, or 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from enode_django.conf import conf
 from enode_django.domain.declarations import plain_of
@@ -19,12 +18,12 @@ from enode_django.exceptions import (
     AggregateNotFound,
     CorrectionRefused,
     EnodeError,
-    InvalidField,
     InvalidFields,
     MalformedMessage,
     UnknownMessageType,
     shown,
 )
+from enode_django.operating.actions import LONGEST_REASON
 from enode_django.repository.loading import replay_records
 from enode_django.runtime import make_snapshots, make_states
 from enode_django.serialization.codec import (
@@ -37,10 +36,10 @@ from enode_django.serialization.codec import (
 from enode_django.serialization.json_text import json_value
 from enode_django.serialization.json_values import json_fields
 from enode_django.serialization.registry import types
+from enode_django.serialization.strict_json import strict_json
 
 KEYS = frozenset({"type", "schema_version", "fields"})
 """The keys of an event's JSON object."""
-LONGEST_REASON = 2_000
 LONGEST_NAME = 255
 """Characters of an author's name."""
 
@@ -241,7 +240,7 @@ def _corrected(number: int, stored: StoredEvent, given: Any) -> DomainEvent:
         return cls(**json_fields(cls).read(given["fields"], (number, "fields")))
     except InvalidFields:
         raise
-    except (InvalidField, ValueError) as error:  # the class's own __post_init__
+    except ValueError as error:  # another InvalidField, or one of the class's own __post_init__
         raise InvalidFields({(number, "fields"): str(error)}) from error
 
 
@@ -255,18 +254,6 @@ def _class_of(number: int, name: str) -> type[DomainEvent]:
 def json_of(text: str | bytes) -> Any:
     """Parse a JSON text. Raises `CorrectionRefused` if it is malformed, or has a key twice, NaN or an infinity."""
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        return strict_json(text)
     except (ValueError, RecursionError) as error:
         raise CorrectionRefused(f"this is not JSON: {error}") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
-        raise ValueError(f"the key {twice!r} is there twice")
-    return made
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")

@@ -7,9 +7,9 @@ Each takes effect once, since a letter has the same command id each time it is s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,12 +97,7 @@ def requeue(transport: Transport, choice: Choice) -> int:
     A row stays if its command has failed again meanwhile. Raises `QueueError`, and sends nothing, if a name matches no
     letter.
     """
-    _check_names(choice)
-    return sum(
-        portion.many
-        for alias, found in choice.letters()
-        for portion in requeue_in(transport, alias, list(found.values_list("pk", flat=True)))
-    )
+    return _settled(choice, partial(requeue_in, transport))
 
 
 def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> Iterator[Portion]:
@@ -117,12 +112,7 @@ def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> Iterator
 def discard(choice: Choice) -> int:
     """Delete letters without sending them. Return the number deleted. Raises `QueueError` if a name matches no
     letter."""
-    _check_names(choice)
-    return sum(
-        portion.many
-        for alias, found in choice.letters()
-        for portion in discard_in(alias, list(found.values_list("pk", flat=True)))
-    )
+    return _settled(choice, discard_in)
 
 
 def discard_in(alias: str, pks: Sequence[int]) -> Iterator[Portion]:
@@ -130,6 +120,12 @@ def discard_in(alias: str, pks: Sequence[int]) -> Iterator[Portion]:
     for letters in _portions(alias, pks):
         gone = _delete(alias, letters)
         yield Portion(len(gone), gone)
+
+
+def _settled(choice: Choice, settle: Callable[[str, Sequence[int]], Iterator[Portion]]) -> int:
+    _check_names(choice)
+    letters = ((alias, list(found.values_list("pk", flat=True))) for alias, found in choice.letters())
+    return sum(portion.many for alias, pks in letters for portion in settle(alias, pks))
 
 
 def _portions(alias: str, pks: Sequence[int]) -> Iterator[Sequence[DeadLetter]]:

@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import psycopg
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import connections, transaction
 
 from enode_django.conf import keeps_in_memory
-from enode_django.databases import execute, healthy_connection
+from enode_django.databases import execute, healthy_connection, migrate_command
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, UNDEFINED_TABLE, sqlstate
 from enode_django.exceptions import ConfigurationError
 
@@ -84,9 +84,8 @@ def named_tables(alias: str) -> Iterator[None]:
     except DATABASE_ERRORS as error:
         if sqlstate(error) != UNDEFINED_TABLE:
             raise
-        where = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
         raise ConfigurationError(
-            f"the database {alias!r} has no table for commands; run manage.py migrate{where}, or name another database "
+            f"the database {alias!r} has no table for commands; run {migrate_command(alias)}, or name another database "
             "by using="
         ) from error
 

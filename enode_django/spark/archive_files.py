@@ -108,8 +108,8 @@ class ArchiveFiles:
     def clean(
         self, manifest: Manifest, began: datetime, is_unused: Callable[[str], bool]
     ) -> tuple[Manifest, list[str]]:
-        """Delete the files of failed runs, and replaced increments that no job needs which ``began`` at this aware time
-        or later. Return the current manifest and the names of the deleted increments.
+        """Delete the files of failed runs, and the replaced increments that only jobs from before ``began``, an aware
+        time, can need. Return the current manifest and the names of the deleted increments.
 
         ``is_unused`` is called with the name of a job's tail, and returns True if no job uses it. If an increment may
         be another export's, which is still writing it, the next number is given to a manifest of the same content: that

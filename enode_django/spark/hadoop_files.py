@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -48,11 +49,8 @@ class HadoopFiles:
         return dict(sorted(found.items()))
 
     def read(self, path: str) -> str:
-        with_stream = self._fs.open(self._at(path))
-        try:
-            return str(self._to_text(with_stream, "UTF-8"))
-        finally:
-            with_stream.close()
+        with closing(self._fs.open(self._at(path))) as stream:
+            return str(self._to_text(stream, "UTF-8"))
 
     def create(self, path: str, text: str) -> bool:
         """Create a file atomically. Return False, and change nothing, if it exists.
@@ -61,12 +59,9 @@ class HadoopFiles:
         on others nearly always.
         """
         beside = self._at(posixpath.join(posixpath.dirname(path), f"_{posixpath.basename(path)}.{uuid4().hex}"))
-        stream = self._fs.create(beside, True)
-        try:
+        with closing(self._fs.create(beside, True)) as stream:
             stream.write(bytearray(text.encode()))
             stream.hsync()
-        finally:
-            stream.close()
         created = not self._fs.exists(self._at(path)) and bool(self._fs.rename(beside, self._at(path)))
         if not created:
             self._fs.delete(beside, False)

@@ -41,9 +41,9 @@ def held(alias: str, name: str) -> Iterator[bool]:
         with connected(alias), psycopg.Cursor[Any](session.connection) as cursor:
             cursor.execute("BEGIN")
             cursor.execute(_NO_TIMEOUTS)
-            row = cursor.execute(_lock(name)).fetchone()
+            ((is_ours,),) = cursor.execute(_lock(name)).fetchall()
         try:
-            yield bool(row and row[0])
+            yield is_ours
         finally:
             # The server notices a closed connection later, but the name should be free at once.
             with contextlib.suppress(psycopg.Error), psycopg.Cursor[Any](session.connection) as cursor:

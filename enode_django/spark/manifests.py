@@ -78,8 +78,8 @@ class Manifest(NamedTuple):
         )
 
     def merged(self, increment: Increment, now: datetime, began: datetime) -> Manifest:
-        """Return the manifest in which ``increment`` replaces all increments from the one that begins where it does.
-        Replaced increments that no job since ``began`` needs are dropped. Both times are aware."""
+        """Return the manifest with ``increment`` instead of the increment that begins at the same positions, and of all
+        that follow that. Drop replaced increments that no job since ``began`` needs. Both times are aware."""
         number = self.number + 1
         kept = self.increments[: self.place_of(increment.after)]
         gone = [Replaced(one.name, number, now.isoformat()) for one in self.increments[len(kept) :]]

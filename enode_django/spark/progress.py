@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -39,18 +39,14 @@ def with_progress(
     and is raised.
     """
     group = f"enode-{uuid.uuid4()}"
-    outcome: queue.Queue[tuple[Value | None, BaseException | None]] = queue.Queue()
 
-    def act() -> None:
-        try:
-            make_active(spark)
-            spark.sparkContext.setJobGroup(group, f"enode_django: {stage}", interruptOnCancel=True)
-            outcome.put((action(), None))
-        except BaseException as error:
-            outcome.put((None, error))
+    def act() -> Value:
+        make_active(spark)
+        spark.sparkContext.setJobGroup(group, f"enode_django: {stage}", interruptOnCancel=True)
+        return action()
 
     began = time.monotonic()
-    thread = start_thread(f"spark-{stage}", act)
+    thread, outcome = in_thread(f"spark-{stage}", act)
     try:
         return _wait(outcome, lambda: report(stage, **_figures(spark, group, began, streams)))
     except BaseException:
@@ -60,21 +56,27 @@ def with_progress(
         join_threads([thread], JOIN_SECONDS)
 
 
-def _wait(outcome: queue.Queue[tuple[Value | None, BaseException | None]], tell: Callable[[], None]) -> Value:
-    # Not a `SimpleQueue`: that waits for ever if a signal is handled while its timeout passes.
-    told = time.monotonic()
-    while True:
+def in_thread(name: str, call: Callable[[], Value]) -> tuple[threading.Thread, Future[Value]]:
+    """Make the call in another thread. Return the thread and the future outcome."""
+    outcome: Future[Value] = Future()
+
+    def run() -> None:
         try:
-            value, error = outcome.get(timeout=min(TELL_EVERY, LOOK_EVERY))
-        except queue.Empty:
-            stopping.check()
-            if time.monotonic() >= told + TELL_EVERY:
-                told = time.monotonic()
-                tell()
-            continue
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    return start_thread(name, run), outcome
+
+
+def _wait(outcome: Future[Value], tell: Callable[[], None]) -> Value:
+    told = time.monotonic()
+    while not wait([outcome], min(TELL_EVERY, LOOK_EVERY)).done:
+        stopping.check()
+        if time.monotonic() >= told + TELL_EVERY:
+            told = time.monotonic()
+            tell()
+    return outcome.result()
 
 
 def _figures(spark: SparkSession, group: str, began: float, streams: Callable[[], int] | None) -> dict[str, int | None]:

@@ -23,13 +23,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from enode_django.concurrency import stopping
-from enode_django.concurrency.threads import join_threads, start_thread
+from enode_django.concurrency.threads import join_threads
 from enode_django.conf import conf
 from enode_django.exceptions import SparkFailed, SparkUnavailable
 from enode_django.processes.settings_module import SETTINGS_VARIABLE, settings_module
 from enode_django.spark import packages
 from enode_django.spark.java import check_java
-from enode_django.spark.progress import LOOK_EVERY, make_active
+from enode_django.spark.progress import LOOK_EVERY, in_thread, make_active
 from enode_django.spark.source import EventsSource
 
 __all__ = ["spark_session"]
@@ -94,24 +94,16 @@ def _start(started: Callable[[], SparkSession]) -> SparkSession:
     _given_up.clear()
     if not stopping.is_stoppable():
         return started()
-    future: Future[SparkSession] = Future()
-
-    def start() -> None:
+    thread, session = in_thread("spark-starting", started)
+    while not session.done():
         try:
-            future.set_result(started())
-        except BaseException as error:
-            future.set_exception(error)
-
-    thread = start_thread("spark-starting", start)
-    while not future.done():
-        try:
-            wait([future], LOOK_EVERY)
+            wait([session], LOOK_EVERY)
             stopping.check()
         except BaseException:
             _given_up.append(thread)
-            future.add_done_callback(_end_unwanted)
+            session.add_done_callback(_end_unwanted)
             raise
-    return future.result()
+    return session.result()
 
 
 def _end_unwanted(started: Future[SparkSession]) -> None:

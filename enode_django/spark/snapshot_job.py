@@ -23,10 +23,10 @@ from enode_django.domain.declarations import aliases_of, declared
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dividing import bounds
 from enode_django.eventstore.scanning import Scan
-from enode_django.exceptions import ConfigurationError, TypeNameError
+from enode_django.exceptions import TypeNameError
 from enode_django.jobs.progress import Report
 from enode_django.repository import policy
-from enode_django.runtime import make_snapshots, make_store
+from enode_django.runtime import make_store, needed_snapshots
 from enode_django.serialization import registry
 from enode_django.spark.archive_reading import archived_events
 from enode_django.spark.horizons import horizon_of, text_of
@@ -60,8 +60,7 @@ def build_snapshots(
     Raises `ConfigurationError` if snapshots are switched off, and Spark's error for a failed job.
     """
     store = make_store()
-    if make_snapshots(store) is None:
-        raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
+    needed_snapshots(store)  # raises before a task does
     aliases = [shard.name for shard in store.shards]
     with (
         _source(spark, store, types, report, archive) as (frame, make),

@@ -8,6 +8,7 @@ settings, so no plan, log or web page of Spark shows a password.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import ceil
@@ -105,13 +106,12 @@ class EventsSource(DataSource):
         )
 
 
+@dataclass
 class EventsPartition(InputPartition):
     """A part of the shard with this number."""
 
-    def __init__(self, shard: int, scan: Scan, order: str) -> None:
-        self.shard = shard
-        self.scan = scan
-        self.order = order
+    shard: int
+    scan: Scan
 
 
 class EventsReader(DataSourceReader):
@@ -155,7 +155,7 @@ class EventsReader(DataSourceReader):
             alias = read_alias(shard.alias)
             whole = self._wanted._replace(alias=alias, horizon=horizon[number], after=after.get(number))
             for part in self._parts(whole, parts):
-                yield EventsPartition(number, part, self._options.order)
+                yield EventsPartition(number, part)
 
     def _parts(self, whole: Scan, parts: int) -> Iterator[Scan]:
         if self._options.order == POSITION:
@@ -174,7 +174,7 @@ class EventsReader(DataSourceReader):
                     yield batch_of(partition.shard, rows, self._names)
 
     def _rows(self, partition: EventsPartition) -> Iterator[Sequence[Sequence[Any]]]:
-        if partition.order == AGGREGATE:
+        if self._options.order == AGGREGATE:
             yield from scan(partition.scan, raw_times=True)
             return
         types = partition.scan.types

@@ -1,8 +1,8 @@
 """Staging tables: they take the snapshots that a Spark job's tasks make, which are then published atomically.
 
-A run has one unlogged table, ``enode_staging_<token>``, in each database that it writes to. Each COPY is its own
-transaction, so none holds the feed back for long, and its rows, a *portion*, have their own id. The publisher names the
-portions that count, so rows of attempts that failed, ran twice, or lost their connection before the answer are ignored.
+A run has one unlogged table, ``enode_staging_<token>``, in each database that it writes to. Each COPY is a transaction
+of its own, so none holds the feed back for long. Its rows, a *portion*, have an id. The publisher names the portions
+that count. So it ignores rows of attempts that failed, ran twice, or lost their connection before the answer.
 Publishing renames the table to ``…_done`` in the same transaction: repeated calls take effect once, and a late attempt
 finds no table.
 
@@ -99,9 +99,8 @@ def _is_dropped(connection: BaseDatabaseWrapper, name: str) -> bool:
         with transaction.atomic(using=connection.alias):
             is_dead = is_free(connection, name.removesuffix("_done"))
             if is_dead:
-                run(
-                    connection, f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
-                )  # a task that outlived its driver may be copying
+                # A task that outlived its driver may be copying.
+                run(connection, f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 run(connection, f"DROP TABLE IF EXISTS {name}")
             return is_dead
     except sqlstates.DATABASE_ERRORS as error:

@@ -50,9 +50,7 @@ def subscriber_url(name: str) -> str:
 
 @register.filter
 def causation_url(stream: EventStream) -> Any:
-    if stream.version is None:
-        return _links().command_url(stream.aggregate_root_id, stream.command_id)
-    return _links().version_url(stream.aggregate_root_id, stream.version)
+    return _links().step_url(stream)
 
 
 @register.filter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
@@ -58,10 +58,7 @@ class RowScenario(Generic[Row]):
         """Assert that there is a row with these values. Other fields are ignored."""
         if self.row is None:
             raise AssertionError(f"expected a row with {values!r}, but there is none")
-        for name, value in values.items():
-            found = value_of(self.row, name)
-            if found != value:
-                raise AssertionError(f"expected {name} to be {value!r}, got {found!r}")
+        check_values(self.row, values)
         return self
 
     def then_no_row(self) -> Self:
@@ -82,12 +79,15 @@ class RowScenario(Generic[Row]):
                 self.row.version = self._version  # type: ignore[union-attr]
 
 
-def value_of(row: models.Model, name: str) -> Any:
-    """Return the row's value. Raises `DefinitionError` if it can have none of this name."""
-    if not hasattr(type(row), name) and name not in vars(row):
-        fields = ", ".join(field.name for field in row._meta.concrete_fields)
-        raise DefinitionError(f"{type(row).__qualname__} has no field {name!r}; its fields are {fields}")
-    return getattr(row, name)
+def check_values(row: models.Model, values: Mapping[str, Any], whose: str = "") -> None:
+    """Raise `AssertionError` if the row has another value, and `DefinitionError` if it can have none of this name."""
+    for name, value in values.items():
+        if not hasattr(type(row), name) and name not in vars(row):
+            fields = ", ".join(field.name for field in row._meta.concrete_fields)
+            raise DefinitionError(f"{type(row).__qualname__} has no field {name!r}; its fields are {fields}")
+        found = getattr(row, name)
+        if found != value:
+            raise AssertionError(f"expected {name}{whose} to be {value!r}, got {found!r}")
 
 
 def check_fields(projection: Subscriber, row: models.Model) -> None:

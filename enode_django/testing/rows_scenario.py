@@ -17,7 +17,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams
-from enode_django.testing.row_scenario import Row, check_fields, normaliser, value_of
+from enode_django.testing.row_scenario import Row, check_fields, check_values, normaliser
 
 
 class RowsScenario(Generic[Row]):
@@ -61,10 +61,7 @@ class RowsScenario(Generic[Row]):
         row = self._changes.rows.get(self._table.canonical(key))
         if row is None:
             raise AssertionError(f"expected a row {key!r} with {values!r}, but there are {list(self.rows)!r}")
-        for name, value in values.items():
-            found = value_of(row, name)
-            if found != value:
-                raise AssertionError(f"expected {name} of {key!r} to be {value!r}, got {found!r}")
+        check_values(row, values, whose=f" of {key!r}")
         return self
 
     def then_no_row(self, key: Any, /) -> Self:
@@ -75,8 +72,8 @@ class RowsScenario(Generic[Row]):
         return self
 
     def then_in_any_order(self) -> Self:
-        """Assert that the rows are the same when the events so far come in other orders of their aggregates, as they
-        may: each aggregate's before those of all others, and after them. Calls the handlers again."""
+        """Assert that the rows do not depend on the order in which the aggregates' events come: those of each aggregate
+        are delivered before those of all others, and after them. Calls the handlers again."""
         expected = self._values(self._changes)
         for first in self._records:
             rest = [id for id in self._records if id != first]

@@ -40,8 +40,6 @@ class TransportContract(
     TransportRetentionContract,
     TransportSizeContract,
 ):
-    # Topics
-
     """The whole contract of a transport.
 
     For example::
@@ -51,6 +49,8 @@ class TransportContract(
             def transport(self) -> Transport:
                 return MemoryTransport()
     """
+
+    # Topics
 
     def test_topic_is_created_once_and_keeps_its_queues(self, transport: Transport, another: Transport) -> None:
         name = f"topic-{uuid.uuid4().hex}"

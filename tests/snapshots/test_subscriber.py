@@ -206,5 +206,5 @@ def test_event_workers_run_it_unless_settings_or_classes_do_without(
 def test_switched_off_there_are_none(harness: Harness) -> None:
     with override_settings(ENODE={"SNAPSHOTS": {"ENABLED": False}}):
         assert make_snapshots(harness.store) is None
-        with pytest.raises(ConfigurationError, match="no snapshots are made"):
+        with pytest.raises(ConfigurationError, match="snapshots are switched off"):
             make_processor(snapshot_subscriber, harness.store, harness._send)

@@ -30,14 +30,13 @@ from enode_django.equeue.coordination import EPOCHS_PER_RUN, Coordinator
 from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
-from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.retrying import group_of_letters
 from enode_django.equeue.topic_records import Bounds
 from enode_django.equeue.transport import check_age, check_new_topic
 from enode_django.exceptions import QueueError, QueueFull
 
 logger = logging.getLogger(__name__)
 
-_DEAD_LETTERS = dead_letter_topic("")
 
 _FORMAT = 4
 _READ = (2, 3, 4)
@@ -269,7 +268,7 @@ class BrokerState:
             return NOTHING_NEEDED
         known = self.coordinator.topics.get(topic)
         needed = known.needed(queue) if known is not None else None
-        if needed is None or not topic.startswith(_DEAD_LETTERS):
+        if needed is None or group_of_letters(topic) is None:
             return needed
         return needed if needed >= self._store.bounds(topic, queue)[1] else None
 

@@ -16,6 +16,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from enode_django.conf import conf
 from enode_django.conf.groups import BROKER, Conf
+from enode_django.databases import migrate_command
 from enode_django.development.joining import ADDRESS, end_soon
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan, head_of_command_line
@@ -91,10 +92,9 @@ class Command(BaseCommand):
                 connections[alias].close()
             if plan:
                 first, *_ = (f"{migration.app_label}.{migration.name}" for migration, _ in plan)
-                database = "" if alias == "default" else f" --database {alias}"
                 missing.append(
                     f"{len(plan)} migrations are not applied to {alias!r}, the first is {first}; "
-                    f"run manage.py migrate{database}"
+                    f"run {migrate_command(alias)}"
                 )
         if missing:
             raise CommandError("\n".join(missing))

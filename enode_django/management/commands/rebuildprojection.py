@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -64,7 +65,7 @@ class Command(PrintableCommand):
                 return
             action = "drop kept tables" if drop else _action(options)
             with audited(action, SUBSCRIBER, name, reason=options["reason"]):
-                self._drop(name) if drop else self._run(name, **options)
+                self._drop(name) if drop else self._run(name, options)
 
     def _plan(self, name: str) -> None:
         target = plan(name)
@@ -81,45 +82,25 @@ class Command(PrintableCommand):
             job.result(dropped=dropped)
         self.stdout.write(f"{name}: the tables of {dropped} builds were dropped; build {target.generation()} is in use")
 
-    def _run(
-        self,
-        name: str,
-        *,
-        master: str | None,
-        engine: str | None,
-        archive: str | None,
-        sample: int,
-        max_failures: int,
-        accept_differences: bool,
-        accept_uncompared: bool,
-        compare_only: bool,
-        swap: bool,
-        undo: bool,
-        **options: Any,
-    ) -> None:
+    def _run(self, name: str, options: Mapping[str, Any]) -> None:
+        def given(*names: str) -> dict[str, Any]:
+            return {each: options[each] for each in names}
+
         key = plan(name).key  # raises before a job or an engine is started
-        accepted = {"accept_differences": accept_differences, "accept_uncompared": accept_uncompared}
-        with running_job("rebuild", key) as job, engine_for(master, engine, archive) as chosen:
+        accepted = given("accept_differences", "accept_uncompared")
+        with running_job("rebuild", key) as job, engine_for(**given("master", "engine", "archive")) as engine:
             report = Lines(self.stdout, job.report)
-            if undo:
-                rebuilt = _undo(name, chosen, report)
-            elif swap:
-                rebuilt = swap_kept(name, chosen, report, **accepted)
+            if options["undo"]:
+                rebuilt = undo(name, engine, report)
+            elif options["swap"]:
+                rebuilt = swap_kept(name, engine, report, **accepted)
             else:
-                rebuilt = rebuild(
-                    name,
-                    chosen,
-                    report,
-                    **accepted,
-                    compare_only=compare_only,
-                    sample=sample,
-                    max_failures=max_failures,
-                    archive=archive,
-                )
+                more = given("compare_only", "sample", "max_failures", "archive")
+                rebuilt = rebuild(name, engine, report, **accepted, **more)
             job.result(**rebuilt.figures())
         self._tell(name, rebuilt)
-        if compare_only:
-            _check_equal(name, rebuilt.comparison, accept_uncompared)
+        if options["compare_only"]:
+            _check_equal(name, rebuilt.comparison, options["accept_uncompared"])
 
     def _tell(self, name: str, rebuilt: Rebuilt) -> None:
         figures = rebuilt.figures()
@@ -145,9 +126,6 @@ def _check_equal(name: str, comparison: Comparison, accept_uncompared: bool) -> 
         raise CommandError(f"the rebuilt tables of {name} are not like those in use{why}")
     if not (comparison.is_whole or accept_uncompared):
         raise CommandError(f"the tables of {name} could not all be compared; try at a quieter time")
-
-
-_undo = undo
 
 
 def _action(options: Any) -> str:

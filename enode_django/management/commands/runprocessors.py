@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+from django.db import DatabaseError, connections
 
 from enode_django.concurrency.cores import usable_cores
 from enode_django.conf import conf
 from enode_django.conf.groups import POSTGRES, Conf
+from enode_django.databases import migrate_command
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.exceptions import (
@@ -171,10 +172,9 @@ class Command(PrintableCommand):
     def _observed(
         self, current: Conf, name: str, transport: Transport, options: dict[str, Any], *, has_broker: bool
     ) -> Iterator[Callable[[dict[str, Any]], None]]:
-        topics = [current.COMMANDS.TOPIC, current.SUBSCRIBERS.TOPIC]
         try:
             with observed_processors(
-                *(current, name, transport, topics, make_store()),
+                *(current, name, transport, make_store()),
                 health=listening(options, "health"),
                 metrics=listening(options, "metrics"),
                 has_broker=has_broker,
@@ -271,10 +271,7 @@ class Command(PrintableCommand):
         except DatabaseError as error:
             raise Unreachable(f"the {what} {alias!r} cannot be reached: {error}") from error
         if table not in tables:
-            raise CommandError(
-                f"the {what} {alias!r} has no table {table!r}; "
-                f"run manage.py migrate{'' if alias == DEFAULT_DB_ALIAS else f' --database {alias}'}"
-            )
+            raise CommandError(f"the {what} {alias!r} has no table {table!r}; run {migrate_command(alias)}")
 
     def _say_shares(self, alias: str, shares: Sequence[Share]) -> None:
         if connections[alias].vendor != "postgresql":

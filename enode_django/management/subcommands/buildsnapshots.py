@@ -19,7 +19,7 @@ from enode_django.management.output import PrintableCommand
 from enode_django.repository import policy
 from enode_django.repository.snapshot_building import Compared, Due, build
 from enode_django.repository.snapshot_building import verify as compare
-from enode_django.runtime import make_snapshots, make_store
+from enode_django.runtime import make_store, needed_snapshots
 from enode_django.serialization.registry import types
 
 TELL_EVERY = 5.0
@@ -71,9 +71,7 @@ class Command(PrintableCommand):
     def _run_here(self, type: Sequence[str] | None, dry_run: bool, verify: int | None) -> None:
         with errors_shown():
             store = make_store()
-            snapshots = make_snapshots(store)
-            if snapshots is None:
-                raise CommandError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
+            snapshots = needed_snapshots(store)
             classes = [_class(name) for name in type] if type else None
             if verify is not None:
                 self._verify(compare(store, snapshots, verify, classes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -16,8 +16,6 @@ from enode_django.management.errors import errors_shown
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
 from enode_django.models import Job
-
-HEADINGS = ("id", "kind", "name", "state", "started", "lasts", "progress")
 
 
 class Command(PrintableCommand):
@@ -50,7 +48,7 @@ class Command(PrintableCommand):
         if only_running:
             jobs = jobs.filter(state="running")
         rows = [_shown(job) for job in jobs[:limit]]
-        write_table(self.stdout, [dict(zip(HEADINGS, row, strict=True)) for row in rows])
+        write_table(self.stdout, rows)
         self.stdout.write(f"{len(rows)} jobs")
 
     def _show(self, id: int) -> None:
@@ -65,18 +63,18 @@ class Command(PrintableCommand):
 
 
 def _details(job: Any) -> Iterator[tuple[str, str]]:
-    yield from zip(HEADINGS, _shown(job), strict=True)
+    yield from _shown(job).items()
     yield "finished", "" if job.finished_at is None else job.finished_at.isoformat(" ", "seconds")
     yield from ((label, text.replace("\n", ", ")) for label, text in figures_of(job))
 
 
-def _shown(job: Any) -> Sequence[str]:
-    return (
-        str(job.pk),
-        job.kind,
-        job.name,
-        state_of(job),
-        job.started_at.isoformat(" ", "seconds"),
-        duration_of(job),
-        (in_one_line(job.error) or progress_of(job))[:100],
-    )
+def _shown(job: Any) -> Mapping[str, str]:
+    return {
+        "id": str(job.pk),
+        "kind": job.kind,
+        "name": job.name,
+        "state": state_of(job),
+        "started": job.started_at.isoformat(" ", "seconds"),
+        "lasts": duration_of(job),
+        "progress": (in_one_line(job.error) or progress_of(job))[:100],
+    }

@@ -19,13 +19,11 @@ from enode_django.jobs.error_texts import in_one_line
 from enode_django.management.auditing import add_reason, audited, user_name
 from enode_django.management.errors import errors_shown
 from enode_django.management.output import PrintableCommand, printable_json
-from enode_django.management.tables import write_table
+from enode_django.management.tables import Row, write_table
 from enode_django.models import ParkedEvent
 from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
 from enode_django.operating.corrections import correct, editable, json_of, take_back
 from enode_django.runtime import close_bus, make_store, subscription_of
-
-HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")
 
 
 class Command(PrintableCommand):
@@ -82,7 +80,7 @@ class Command(PrintableCommand):
                 named = row._replace(subscriber=subscribers.name_of(row.subscriber))
                 self.stdout.write(json.dumps(named._asdict(), default=str))
             return
-        write_table(self.stdout, [dict(zip(HEADINGS, _shown(row), strict=True)) for row in rows])
+        write_table(self.stdout, list(map(_shown, rows)))
         self.stdout.write(f"{len(rows)} parked")
 
     def _settle(self, rows: Sequence[Parked], action: str, aggregates: Sequence[str], reason: str) -> None:
@@ -178,11 +176,16 @@ def _read(path: str, id: str, version: int) -> tuple[int, Any]:
     return given["correction"], given["events"]
 
 
-def _shown(row: Parked) -> tuple[str, ...]:
-    failed = row.last_failed_at.isoformat(" ", "seconds")
-    due = row.next_try_at.isoformat(" ", "seconds") if row.next_try_at else ""
-    who = subscribers.name_of(row.subscriber)
-    return who, row.aggregate_root_id, _place(row), str(row.attempts), failed, due, _error(row)
+def _shown(row: Parked) -> Row:
+    return {
+        "subscriber": subscribers.name_of(row.subscriber),
+        "aggregate": row.aggregate_root_id,
+        "parked at": _place(row),
+        "attempts": row.attempts,
+        "last failed": row.last_failed_at,
+        "next try": row.next_try_at,
+        "error": _error(row),
+    }
 
 
 def _error(row: Parked) -> str:
