@@ -22,6 +22,8 @@ from tests.meta.tree import ROOT
 
 VARIABLE = "ENODE_TESTS_TEMPLATE"
 """The environment variable with the directory of the template's data, and its password, as JSON."""
+MIGRATED = "ENODE_TESTS_MIGRATED"
+"""The environment variable with the name of a migrated database, for processes that begin their own with a copy."""
 SECONDS = 120.0
 
 OWN, ACCEPTANCE = "enode_tests", "acceptance"
@@ -75,6 +77,11 @@ def new_postgres() -> Postgres:
         return QuickPostgres()
     data, password = json.loads(given)
     return CopiedPostgres(Path(data), password)
+
+
+def migrated_database() -> dict[str, str]:
+    """Return the environment of a process whose Django may copy a migrated database; empty if there is none."""
+    return {MIGRATED: OWN} if VARIABLE in os.environ else {}
 
 
 @contextlib.contextmanager

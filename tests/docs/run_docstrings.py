@@ -106,7 +106,7 @@ def main(names: list[str]) -> None:
     exec(PREAMBLE, {})  # imported once, and not by each process
     for one in chosen:
         import_module(one.module)
-    databases = setup_databases(verbosity=0, interactive=False)
+    databases = setup_databases(verbosity=0, interactive=False, serialized_aliases=())
     try:
         connections.close_all()
         print(json.dumps({str(one): in_child(one) for one in chosen}))

@@ -22,7 +22,7 @@ def main(page: Path) -> None:
     os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
     django.setup()
     call_command("check")
-    databases = setup_databases(verbosity=0, interactive=False)
+    databases = setup_databases(verbosity=0, interactive=False, serialized_aliases=())
     try:
         run(page)
     finally:

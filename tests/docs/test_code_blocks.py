@@ -12,6 +12,7 @@ from tests import warm
 from tests.docs.blocks import blocks, commands
 from tests.docs.pages import DOCS, PAGES, name
 from tests.meta.tree import ROOT
+from tests.template import migrated_database
 
 README = ROOT / "README.md"
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
@@ -40,7 +41,12 @@ MIDDLEWARE = [
 ]
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 USE_TZ = True
-DATABASES = {"default": {**database_from_url(os.environ["DATABASE_URL"]), "TEST": {"NAME": f"test_docs_{os.getpid()}"}}}
+DATABASES = {
+    "default": {
+        **database_from_url(os.environ["DATABASE_URL"]),
+        "TEST": {"NAME": f"test_docs_{os.getpid()}", "TEMPLATE": os.environ.get("ENODE_TESTS_MIGRATED")},
+    }
+}
 """
 
 
@@ -74,7 +80,8 @@ def write_files(page: Path, directory: Path) -> None:
 
 
 def run_python(directory: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
+    of_project = {"PYTHONPATH": f"{directory}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
+    environment = {**os.environ, **migrated_database(), **of_project}
     done = warm.run(arguments, cwd=directory, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -13,6 +13,7 @@ import pytest
 from tests import warm
 from tests.docs.docstrings import Public, public_names
 from tests.meta.tree import ROOT
+from tests.template import migrated_database
 
 NAMES = public_names()
 EXEMPLIFIED = [
@@ -83,7 +84,8 @@ from sample_project.settings import *
 DATABASES = {}
 DATABASE_ROUTERS = []
 if os.environ.get("EXAMPLES_NEED_DATABASE"):
-    DATABASES["default"] = {**database_from_url(DATABASE_URL), "TEST": {"NAME": f"test_docstrings_{os.getpid()}"}}
+    test = {"NAME": f"test_docstrings_{os.getpid()}", "TEMPLATE": os.environ.get("ENODE_TESTS_MIGRATED")}
+    DATABASES["default"] = {**database_from_url(DATABASE_URL), "TEST": test}
 ENODE = {"QUEUE": {"BACKEND": "enode_django.immediate.Immediate"}}
 """
 
@@ -133,6 +135,7 @@ def run(directory: Path, names: list[str], need_database: str) -> Mapping[str, s
     (directory / "docstring_settings.py").write_text(SETTINGS)
     environment = {
         **os.environ,
+        **migrated_database(),
         "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}",
         "DJANGO_SETTINGS_MODULE": "docstring_settings",
         "EXAMPLES_NEED_DATABASE": need_database,

@@ -46,16 +46,17 @@ def shard_databases() -> Iterator[dict[str, str]]:
     for key in ("context", "cursor_factory"):
         parameters.pop(key, None)
     with contextlib.closing(psycopg.connect(**parameters, autocommit=True)) as session:
-        for name in names.values():
-            session.execute(f"CREATE DATABASE {name}")
+        (first, migrated), *others = names.items()
+        session.execute(f"CREATE DATABASE {migrated}")
         try:
-            with opened(names), sharded_settings():
-                for alias in ALIASES:
-                    call_command("migrate", database=alias, verbosity=0)
+            with opened({first: migrated}), sharded_settings():
+                call_command("migrate", database=first, verbosity=0)
+            for _, name in others:
+                session.execute(f"CREATE DATABASE {name} TEMPLATE {migrated}")
             yield names
         finally:
             for name in names.values():
-                session.execute(f"DROP DATABASE {name} WITH (FORCE)")
+                session.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 @contextlib.contextmanager

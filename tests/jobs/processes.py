@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
 from django.db import connection
+
+from tests import warm
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
@@ -27,14 +27,16 @@ class Holder:
     the end."""
 
     def __init__(self, name: str, *, lease: float, url: str | None = None) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.jobs.holder", "tests", name, str(lease)],
-            cwd=PROJECT,
-            env={**os.environ, "DATABASE_URL": url or tests_database_url()},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        reading, writing = os.pipe()
+        self._input = open(writing, "w")  # noqa: SIM115 - the process ends with it
+        with open(reading) as given, open(os.dup(2), "w") as errors:
+            self._process = warm.start(
+                ["-m", "tests.jobs.holder", "tests", name, str(lease)],
+                cwd=PROJECT,
+                env={**os.environ, "DATABASE_URL": url or tests_database_url()},
+                stdin=given,
+                stderr=errors,
+            )
         self.first = ""
 
     def __enter__(self) -> Self:
@@ -42,8 +44,10 @@ class Holder:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self.kill()
+        self._input.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def line(self) -> str:
         """Return the next line of output; empty if the process has ended. Blocks."""
@@ -59,5 +63,8 @@ class Holder:
 
     def finish(self) -> str:
         """Let the process end. Return the rest of its output."""
-        output, _ = self._process.communicate(timeout=240)
+        assert self._process.stdout is not None
+        self._input.close()
+        output = self._process.stdout.read()
+        self._process.wait(240)
         return output.strip()

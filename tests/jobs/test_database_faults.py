@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -14,27 +12,30 @@ import pytest
 from sample_project.embedded import Postgres
 from tests.integration.running import wait_for
 from tests.jobs.holder import HELD, STOPPED
-from tests.jobs.processes import PROJECT, Holder
+from tests.jobs.processes import Holder
+from tests.template import OWN, migrate
 
 
 @pytest.fixture
 def migrated(private_postgres: Postgres) -> Iterator[Postgres]:
-    command = [sys.executable, "manage.py", "migrate", "--verbosity=0", "enode_django"]
-    environment = {**os.environ, "DATABASE_URL": private_postgres.url}
-    subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=240)
+    migrate(private_postgres.url, OWN)
     yield private_postgres
     private_postgres.resume()
 
 
+def url(server: Postgres) -> str:
+    return urlunsplit(urlsplit(server.url)._replace(path=f"/{OWN}"))
+
+
 def job(server: Postgres, *columns: str) -> Any:
-    with psycopg.connect(server.url) as session:
+    with psycopg.connect(url(server)) as session:
         return session.execute(f"SELECT {', '.join(columns)} FROM enode_django_job".encode()).fetchone()
 
 
 def test_a_job_outlives_a_restart_of_the_database_and_stops_before_one_that_stands_still_gives_its_lease_away(
     migrated: Postgres,
 ) -> None:
-    with Holder("rows", lease=30, url=migrated.url) as holder:
+    with Holder("rows", lease=30, url=url(migrated)) as holder:
         assert holder.first == HELD
         migrated.restart()
         (since,) = job(migrated, "lease_until")

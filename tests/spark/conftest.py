@@ -70,7 +70,7 @@ def _with_path_to_daemons() -> str:
     return os.pathsep.join([str(Path(__file__).with_name("daemons")), *before])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Iterator[SparkSession]:
     config = {
         "spark.driver.memory": "512m",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
+import tempfile
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -23,6 +22,7 @@ from enode_django.management.output import PrintableCommand, printable_json
 from tests import warm
 from tests.meta.tree import ROOT
 
+SECONDS = 120.0
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07\r\x9b8m\u202eb\ud800"
 ESCAPED = "a\\x1b[2J\\x1b]0;owned\\x07\\r\\x9b8m\\u202eb\\ud800"
 
@@ -78,6 +78,16 @@ class Interrupted(PrintableCommand):
         raise KeyboardInterrupt
 
 
+def without_reader(*arguments: str) -> tuple[int, str]:
+    """Run Python with an output that nobody reads. Return its exit status, and its errors."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as out, tempfile.TemporaryFile("w+") as errors:
+        status = warm.start(arguments, cwd=ROOT, stdout=out, stderr=errors).wait(SECONDS)
+        errors.seek(0)
+        return status, errors.read()
+
+
 @pytest.mark.parametrize("lines", [1, 100_000], ids=["less than the buffers hold", "more"])
 def test_a_command_whose_output_nobody_reads_any_more_does_its_work_and_keeps_its_exit_status(lines: int) -> None:
     code = f"""if True:
@@ -85,23 +95,11 @@ def test_a_command_whose_output_nobody_reads_any_more_does_its_work_and_keeps_it
         Degraded.lines = {lines}
         Degraded().run_from_argv(["manage.py", "degraded"])
     """
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True)
-    finally:
-        os.close(writer)
-    assert (done.stderr, done.returncode) == ("all is done\n", 1)
+    assert without_reader("-c", code) == (1, "all is done\n")
 
 
 def test_the_list_of_sub_commands_may_have_no_reader() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        done = subprocess.run([sys.executable, "manage.py", "enode"], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
-    finally:
-        os.close(writer)
-    assert (done.stderr, done.returncode) == (b"", 0)
+    assert without_reader("manage.py", "enode") == (0, "")
 
 
 class Gone(io.StringIO):

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from enode_django import pytest_plugin
 from tests.meta.tree import ROOT
 
@@ -153,7 +151,10 @@ def test_a_suite_says_what_a_driver_did_wrong(tmp_path: Path) -> None:
     assert "Right contains 2 more items" in shown, shown
 
 
-@pytest.mark.parametrize("arguments", ["", "['accounts']", "followed_by=[], store=None"])
-def test_wrong_arguments_of_the_mark_are_told_by_what_to_write(tmp_path: Path, arguments: str) -> None:
-    text = f"import pytest\n\n@pytest.mark.enode({arguments})\ndef test_it(enode_bus):\n    pass\n"
-    assert "@pytest.mark.enode(followed_by=[…])" in run(tmp_path, text)
+def test_wrong_arguments_of_the_mark_are_told_by_what_to_write(tmp_path: Path) -> None:
+    wrong = ["", "['accounts']", "followed_by=[], store=None"]
+    tests = [f"@pytest.mark.enode({each})\ndef test_{n}(enode_bus):\n    pass\n" for n, each in enumerate(wrong)]
+    shown = run(tmp_path, "import pytest\n\n" + "\n".join(tests))
+    for n in range(len(wrong)):
+        told = shown.partition(f" ERROR at setup of test_{n} _")[2].partition(" ERROR at setup of ")[0]
+        assert "@pytest.mark.enode(followed_by=[…])" in told, shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -70,6 +71,6 @@ print(warm.run(["-c", "import os; print(os.listdir({str(place)!r}))"], cwd=warm.
     if subprocess.run(["unshare", "-rm", "sh", "-c", f"mount -t tmpfs none {place}"], capture_output=True).returncode:
         pytest.skip("no file system of our own can be mounted here")
     command = [*unshare, "sh", "-c", mounting + '"$@"', "sh", sys.executable, "-c", starting]
-    with warm.shared():
+    with contextlib.nullcontext() if warm.VARIABLE in os.environ else warm.shared():
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("['here']\n", "")
