@@ -147,9 +147,7 @@ class CommandProcessor:
 
     def _let_go_of_postponed(self, entries: Iterable[Decision]) -> None:
         """Settle the idle slots of postponed commands, once all ``entries`` are handled; they stay until then."""
-        if not self._waiting:
-            return
-        for entry in entries:
+        for entry in entries if self._waiting else ():
             if entry.kind is POSTPONED:
                 slot = self._cache.get(entry.aggregate_root_id)
                 if slot is not None and not slot.unfinished:
@@ -389,8 +387,7 @@ class CommandProcessor:
         with suspects:
             self._is_alone = True
             entry = self._claiming.alone(self._conclude(slot, envelope, self._handle(slot, envelope)))
-            self._is_alone = False
-            self._note[0] = NOTHING_IN_FLIGHT
+            self._is_alone, self._note[0] = False, NOTHING_IN_FLIGHT
         return entry
 
     def _conclude(self, slot: Slot, envelope: Envelope, entry: Decision) -> Decision:
