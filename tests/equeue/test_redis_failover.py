@@ -231,7 +231,9 @@ def test_a_name_that_leads_to_another_master_is_followed() -> None:
 @contextlib.contextmanager
 def replicated(service: type[Redis]) -> Iterator[tuple[Redis, Redis]]:
     """A master and its replica, which may change roles."""
-    master, replica = service({"repl-diskless-sync-delay": "0"}), service({"repl-diskless-sync-delay": "0"})
+    # With an append-only file, a new replica writes the whole file first, and does not end before that.
+    settings = {"repl-diskless-sync-delay": "0", "appendonly": "no"}
+    master, replica = service(settings), service(settings)
     replica.password = master.password
     for server in (master, replica):
         server.settings["masterauth"] = server.password
