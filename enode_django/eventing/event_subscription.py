@@ -285,10 +285,10 @@ class EventSubscription:
             self._log_unknown_type(failure)
             return
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
-        tries = "without end" if self.policy.passes(failure.error) else len(self.policy.pauses(failure.error)) + 1
-        told = "%s failed at %s of %s (%d of %s): %s"
+        tries = self.policy.count(failure.error, work.failures)
         first = failure.error if work.failures == 1 else None
-        logger.warning(told, who, where, id, work.failures, tries, failure.text, exc_info=first, extra=_extra(who, id))
+        told = "%s failed at %s of %s (%s): %s"
+        logger.warning(told, who, where, id, tries, failure.text, exc_info=first, extra=_extra(who, id))
 
     def _log_unknown_type(self, failure: Failure) -> None:
         """Log a type once: it is unknown in many aggregates, and each that is parked is logged."""

@@ -92,6 +92,19 @@ class RetryPolicy(NamedTuple):
         """
         return isinstance(error, (Retry, *self.passing)) or is_transient(error)
 
+    def count(self, error: BaseException, failures: int) -> str:
+        """Return the number of failures so far, with the limit of it.
+
+        >>> policy = RetryPolicy(5, 1.0, passing=(ConnectionError,))
+        >>> policy.count(ValueError(), 2), policy.count(ConnectionError(), 2)
+        ('2 of 5', '2, tried without end')
+        """
+        if self.passes(error):
+            return f"{failures}, tried without end"
+        if self.conflict_patience and is_conflict_of_rows(error):
+            return f"{failures}, tried for {self.conflict_patience:g} s"
+        return f"{failures} of {len(self.pauses(error)) + 1}"
+
     def waits_for_others(self, error: BaseException, failures: int) -> bool:
         """Return True if the event is tried again as soon as other aggregates have moved on."""
         is_conflict = self.conflict_patience > 0 and is_conflict_of_rows(error)

@@ -86,12 +86,13 @@ def test_two_aggregates_swap_a_value_in_one_batch(harness: Harness, subscription
 
 
 def test_one_whose_value_another_lets_go_of_late_waits_longer_than_for_other_failures(
-    harness: Harness, subscription: EventSubscription
+    harness: Harness, subscription: EventSubscription, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.deliver(subscription, named(harness, "a", "x"))
     harness.deliver(subscription, named(harness, "b", "x"))
     wait(harness, subscription, PATIENCE - 5)
     assert (names(), harness.parked(subscription.subscriber.name)) == ({"a": "x"}, [])
+    assert f"(1, tried for {PATIENCE:g} s): " in caplog.text
     CounterRow.objects.filter(pk="a").update(note="y")  # as another worker might
     wait(harness, subscription, 5)
     assert names() == {"a": "y", "b": "x"}

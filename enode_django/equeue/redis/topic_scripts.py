@@ -96,7 +96,7 @@ return {tonumber(topic[1]), tonumber(topic[2]), pending}
 CATCH_UP = Script("""
 -- KEYS: topic. ARGV: round and version that a queue has, which are later than the topic's: it has lost writes.
 local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until')
-if topic[3] or tonumber(topic[2]) >= tonumber(ARGV[1]) then return 0 end
+if topic[3] or not topic[2] or tonumber(topic[2]) >= tonumber(ARGV[1]) then return 0 end
 local version = math.max(tonumber(topic[1]), tonumber(ARGV[2]) or 0) + 1
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'version', version, 'round', tonumber(ARGV[1]) + 1)
