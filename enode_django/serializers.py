@@ -238,6 +238,11 @@ def _describe(annotation: Any, bounds: tuple[Bound, ...]) -> Describe:
     return cast(Describe, extend_schema_field(dict(schema) if is_newer() else nullable(schema)))
 
 
+class _Status(serializers.ChoiceField):
+    def to_representation(self, value: Any) -> Any:
+        return value.value
+
+
 class _Value(serializers.JSONField):
     def to_representation(self, value: Any) -> Any:
         return json_value(value)
@@ -253,7 +258,7 @@ class CommandResultSerializer(serializers.Serializer[CommandResult]):
         assert (shown["status"], shown["version"]) == ("success", 1)
     """
 
-    status = serializers.ChoiceField(["success", "nothing_changed"], source="status.value")
+    status = _Status(["success", "nothing_changed"])
     command_id = serializers.CharField()
     aggregate_root_id = serializers.CharField()
     version = serializers.IntegerField(allow_null=True)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.db.models import Model
 from django.db.models.functions import Extract, Floor
@@ -128,6 +129,8 @@ class DashboardAdmin(ReadOnly, ModelAdmin):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):  # a project may call it for a page of its own
+            raise PermissionDenied
         now = timezone.now()
         context = {
             "charts": CHARTS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
@@ -158,6 +159,7 @@ def page_at(
     """Return the pattern of a page of an admin class, which is named as Django names its own. Users for whom ``may``
     returns False get the status 403."""
 
+    @wraps(view)  # Django's documentation of views shows its name, and decorators leave their marks in it
     def allowed(request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponseBase:
         if not may(request):
             raise PermissionDenied

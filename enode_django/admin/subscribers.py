@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
@@ -42,6 +43,8 @@ class SubscriberAdmin(ReadOnly, ModelAdmin):
         return [page_at(self, "", self.changelist_view, "changelist", self.has_view_permission)]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        if not self.has_view_permission(request):  # a project may call it for a page of its own
+            raise PermissionDenied
         may_see_parked = any(may_open(request, f"enode_django.{right}_parkedevent") for right in ("view", "change"))
         may_see_topics = may_open(request, "enode_django.view_topic")
         try:

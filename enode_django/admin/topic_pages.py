@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -50,11 +51,14 @@ View = Callable[..., HttpResponse]
 
 
 def _with_queue(view: View) -> View:
-    """Call a view with a transport, and with the topic of the address if it has one. Raises `Http404` for an unknown
-    topic. Other errors of the queue become a page with status 503."""
+    """Call a view with a transport, and with the topic of the address if it has one. Raises `PermissionDenied`
+    for users who may not view topics, and `Http404` for an unknown topic. Other errors of the queue become a page with
+    status 503."""
 
     @wraps(view)
     def seen(admin: TopicAdmin, request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponse:
+        if not admin.has_view_permission(request):  # a project may call it for a page of its own
+            raise PermissionDenied
         if "object_id" in named:
             named["topic"] = unquote(named.pop("object_id"))
         try:

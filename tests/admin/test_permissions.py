@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
+from django.core.exceptions import PermissionDenied
 from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.db.models.functions import Now
-from django.test import Client, override_settings
+from django.test import Client, RequestFactory, override_settings
+from django.urls import resolve
 
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -192,9 +195,9 @@ def test_the_table_is_of_everything_that_can_be_opened_and_names_permissions_tha
     assert table().keys() == PROBES.keys()
     assert set().union(*(one for alternatives in table().values() for one in alternatives)) <= names()
     pages = {title.lower() for title in re.findall(r"\*([^*]+)\*", "\n".join(table()))} | {"processor reports"}
-    ours = [model for model in admin.site._registry if model._meta.app_label == "enode_django"]
-    assert len(ours) >= 9
-    assert {str(model._meta.verbose_name_plural) for model in ours} - pages == set()
+    models = [one.model for one in ours()]
+    assert len(models) >= 9
+    assert {str(model._meta.verbose_name_plural) for model in models} - pages == set()
 
 
 @pytest.mark.usefixtures("stored")
@@ -208,6 +211,55 @@ def test_the_permissions_of_the_table_open_it_and_all_others_do_not() -> None:
             if probe(client_of(*every - lacking)):
                 found.append(f"{what} is open without {sorted(lacking)}")
     assert found == []
+
+
+PARTS = {"quoted_id": "a", "kind": "rebuild", "name": "pause", "queue": "0", "offset": "0"}
+"""Parts of addresses other than the key of a row."""
+LEAD_ELSEWHERE = ("<path:object_id>/", "<path:object_id>/history/")
+"""Django's redirect to the page of a row, and from the history of a row that is not there."""
+
+
+def ours() -> Iterator[Any]:
+    """The admin classes of the app."""
+    yield from (one for model, one in admin.site._registry.items() if model._meta.app_label == "enode_django")
+
+
+def addresses() -> Iterator[tuple[str, str]]:
+    """The route and an address of each page of the app."""
+    for one in ours():
+        name, parts = one.opts.model_name, dict(PARTS)
+        for route in [str(pattern.pattern) for pattern in one.get_urls()]:
+            if "object_id" in route and "object_id" not in parts:
+                key = "orders" if name == "topic" else one.model._base_manager.values_list("pk", flat=True).first()
+                parts["object_id"] = str(key or 1)
+            yield route, f"{ADMIN}{name}/" + re.sub(r"<[a-z]+:([a-z_]+)>", lambda part: parts[part[1]], route)  # noqa: B023
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_no_address_answers_a_user_without_permissions(method: str) -> None:
+    client, found = client_of(), []
+    for route, url in addresses():
+        with transaction.atomic():
+            status = getattr(client, method)(url).status_code
+            transaction.set_rollback(True)
+        if status != 403 and (status == 200 or route not in LEAD_ELSEWHERE):
+            found.append((url, status))
+    assert found == []
+
+
+def test_lists_refuse_users_without_permissions_wherever_they_are_called() -> None:
+    request = RequestFactory().get("/")
+    request.user = User.objects.create_user("member", is_staff=True)
+    for one in ours():
+        with pytest.raises(PermissionDenied):
+            one.changelist_view(request)
+
+
+@pytest.mark.parametrize("page", ["progress", "start/rebuild"])
+def test_the_function_behind_an_address_has_the_name_of_its_view(page: str) -> None:
+    """Django's documentation of views lists them by it, and decorators leave their marks there."""
+    assert resolve(f"{ADMIN}job/{page}/").func.__name__ == page.partition("/")[0]
 
 
 def made() -> str:

@@ -23,6 +23,7 @@ from enode_django.runtime import use_bus
 from enode_django.serializers import (
     CommandLate,
     CommandRefused,
+    CommandResultSerializer,
     CommandSerializer,
     PreconditionFailed,
     PreconditionRequired,
@@ -300,3 +301,14 @@ def test_a_partial_serializer_asks_for_what_is_neither_sent_nor_given(bus: Inlin
         serializer.save()
     assert caught.value.detail == {missing: ["This field is required."]}
     assert serializer.save(**{missing: whole[missing]}).value == 7
+
+
+def test_a_result_is_read_with_the_keys_that_it_is_shown_with() -> None:
+    result = CommandResult(
+        status=CommandStatus.SUCCESS, command_id="c", aggregate_root_id="jar", version=1, value=Decimal("2.50")
+    )
+    shown = {"status": "success", "command_id": "c", "aggregate_root_id": "jar", "version": 1, "value": "2.50"}
+    assert CommandResultSerializer(result).data == shown
+    given = CommandResultSerializer(data=shown)
+    given.is_valid(raise_exception=True)
+    assert given.validated_data == shown
