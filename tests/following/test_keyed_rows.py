@@ -100,6 +100,24 @@ def test_a_row_that_only_a_failing_aggregate_has_changed_is_not_written(orders: 
     assert Rack._base_manager.get().changed_at == LONG_AGO
 
 
+def test_bytes_that_an_earlier_aggregate_has_set_are_kept_if_a_later_one_fails(orders: Harness) -> None:
+    def set_bytes(row: Any, event: Any) -> None:
+        row.seal = memoryview(b"kept")
+
+    def spoil(row: Any, event: Any) -> None:
+        row.seal = b"lost"
+
+    rows = table(Rack, "place")
+    with transaction.atomic():
+        changes = KeyedChanges(rows.lock([PLACE]), rows, None)
+        changes.handle(KeyedEvent(PLACE, None, [set_bytes]))  # type: ignore[arg-type]
+        go_back = changes.kept([PLACE])
+        changes.handle(KeyedEvent(PLACE, None, [spoil]))  # type: ignore[arg-type]
+        go_back()
+        changes.write(rows)
+    assert bytes(Rack._base_manager.get().seal) == b"kept"
+
+
 def test_new_rows_with_and_without_expressions_are_made_in_one_batch(orders: Harness) -> None:
     def compute(row: Any, event: Any) -> None:
         row.text = Upper(Value(row.customer))

@@ -160,7 +160,8 @@ def copied(row: Row) -> Row:
     """Return a copy that shares no value with the row. ``copy.deepcopy`` would look for the model in an installed app,
     and pickle the row as the model says."""
     twin = row.__class__.__new__(row.__class__)
-    twin.__dict__.update(copy.deepcopy(row.__dict__, {id(row): twin}))
+    as_bytes = {id(value): bytes(value) for value in row.__dict__.values() if isinstance(value, memoryview)}
+    twin.__dict__.update(copy.deepcopy(row.__dict__, {id(row): twin, **as_bytes}))  # it copies no memoryview
     return twin
 
 
