@@ -115,7 +115,7 @@ def test_bytes_that_an_earlier_aggregate_has_set_are_kept_if_a_later_one_fails(o
         changes.handle(KeyedEvent(PLACE, None, [spoil]))  # type: ignore[arg-type]
         go_back()
         changes.write(rows)
-    assert bytes(Rack._base_manager.get().seal) == b"kept"
+    assert Rack._base_manager.get().seal == b"kept"
 
 
 def test_new_rows_with_and_without_expressions_are_made_in_one_batch(orders: Harness) -> None:
@@ -148,7 +148,7 @@ def test_no_expression_of_a_stored_row_names_a_column(orders: Harness, expressio
 
     rows = table(CustomerTotal, "customer")
     handle(rows, [("ann", leave)])
-    with pytest.raises(ValueError, match="text is set to .*, which names a column"):
+    with pytest.raises(ValueError, match="which names a column"):
         handle(rows, [("ann", compute)])
 
 
