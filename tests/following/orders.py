@@ -119,6 +119,7 @@ class Rack(models.Model):
     amounts = ArrayField(models.IntegerField(), default=list)
     label = models.CharField(max_length=10, db_default="new")
     changes = models.IntegerField(default=0)
+    seal = models.BinaryField(null=True)
     doubled = models.GeneratedField(
         expression=models.F("changes") * 2, output_field=models.IntegerField(), db_persist=True
     )

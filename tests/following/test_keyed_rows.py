@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from django.db import connection, models, transaction
-from django.db.models import Value
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Upper
 from django.test.utils import isolate_apps
 
@@ -100,6 +100,24 @@ def test_a_row_that_only_a_failing_aggregate_has_changed_is_not_written(orders: 
     assert Rack._base_manager.get().changed_at == LONG_AGO
 
 
+def test_bytes_that_an_earlier_aggregate_has_set_are_kept_if_a_later_one_fails(orders: Harness) -> None:
+    def set_bytes(row: Any, event: Any) -> None:
+        row.seal = memoryview(b"kept")
+
+    def spoil(row: Any, event: Any) -> None:
+        row.seal = b"lost"
+
+    rows = table(Rack, "place")
+    with transaction.atomic():
+        changes = KeyedChanges(rows.lock([PLACE]), rows, None)
+        changes.handle(KeyedEvent(PLACE, None, [set_bytes]))  # type: ignore[arg-type]
+        go_back = changes.kept([PLACE])
+        changes.handle(KeyedEvent(PLACE, None, [spoil]))  # type: ignore[arg-type]
+        go_back()
+        changes.write(rows)
+    assert Rack._base_manager.get().seal == b"kept"
+
+
 def test_new_rows_with_and_without_expressions_are_made_in_one_batch(orders: Harness) -> None:
     def compute(row: Any, event: Any) -> None:
         row.text = Upper(Value(row.customer))
@@ -114,6 +132,24 @@ def test_new_rows_with_and_without_expressions_are_made_in_one_batch(orders: Har
         "bob": "bob",
         "cat": "CAT",
     }
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        pytest.param(F("text"), id="value"),
+        pytest.param(Case(When(orders__gt=0, then=Value("many"))), id="condition"),
+        pytest.param(Case(When(Q(~Q(orders=0), amount=0), then=Value("many"))), id="conditions"),
+    ],
+)
+def test_no_expression_of_a_stored_row_names_a_column(orders: Harness, expression: Any) -> None:
+    def compute(row: Any, event: Any) -> None:
+        row.text = expression
+
+    rows = table(CustomerTotal, "customer")
+    handle(rows, [("ann", leave)])
+    with pytest.raises(ValueError, match="which names a column"):
+        handle(rows, [("ann", compute)])
 
 
 def test_rows_may_be_nothing_but_keys(orders: Harness) -> None:

@@ -32,11 +32,13 @@ def test_rows_are_neither_locked_nor_written_outside_of_a_transaction() -> None:
 
 
 @pytest.mark.django_db
-def test_a_transaction_that_will_be_rolled_back_takes_no_rows() -> None:
+@pytest.mark.parametrize("write", ["store", "copy"])
+@pytest.mark.parametrize("model", [pytest.param(Bare, id="in arrays"), pytest.param(WithArray, id="as values")])
+def test_a_transaction_that_will_be_rolled_back_takes_no_rows(model: type[Any], write: str) -> None:
     with transaction.atomic():
         transaction.set_rollback(True)
         with pytest.raises(TransactionManagementError):
-            table(Bare).store([Bare(aggregate_root_id="a", version=1)])
+            getattr(table(model), write)([model(aggregate_root_id="a", version=1)])
 
 
 @pytest.mark.django_db(transaction=True)

@@ -35,8 +35,9 @@ local function even_when_full(hash) redis.call('HDEL', hash, '') end
 """,
     # The identity of a server's time as a master, new with each start and each promotion, also if a server takes over
     # again. A server that crashed may have lost its last writes, and a replica that took over may never have had them;
-    # a window from before would skip messages that get the same offsets now. A user who may not ask (ACL) is not
-    # protected.
+    # a window from before would skip messages that get the same offsets now. It is new, too, when the first replica
+    # attaches, and an hour after the last one has left (`repl-backlog-ttl`): then leases are lost for no reason, and
+    # what was in flight is handled again. A user who may not ask (ACL) is not protected.
     "server_run": """
 local function server_run()
   local info = redis.pcall('INFO', 'replication')

@@ -150,17 +150,25 @@ class KeyedRowTable(RowKeys[Row]):
 def _refuse_columns(values: Mapping[str, Any]) -> None:
     """Raise `ValueError` for an expression of a stored row's columns, which may be older than the row in memory."""
     for name, value in values.items():
-        if any(isinstance(part, models.F) for part in [value, *getattr(value, "flatten", list)()]):
+        if any(map(_names_column, [value, *getattr(value, "flatten", list)()])):
             raise ValueError(
                 f"{name} is set to {shown(value)}, which names a column; compute with the attributes of the row"
             )
+
+
+def _names_column(part: object) -> bool:
+    """Return True for ``F("amount")``, and for a condition such as ``Q(amount=1)`` or ``When(amount=1, …)``."""
+    return isinstance(part, models.F) or (
+        isinstance(part, models.Q) and any(isinstance(child, tuple) for child in part.children)
+    )
 
 
 def copied(row: Row) -> Row:
     """Return a copy that shares no value with the row. ``copy.deepcopy`` would look for the model in an installed app,
     and pickle the row as the model says."""
     twin = row.__class__.__new__(row.__class__)
-    twin.__dict__.update(copy.deepcopy(row.__dict__, {id(row): twin}))
+    as_bytes = {id(value): bytes(value) for value in row.__dict__.values() if isinstance(value, memoryview)}
+    twin.__dict__.update(copy.deepcopy(row.__dict__, {id(row): twin, **as_bytes}))  # it copies no memoryview
     return twin
 
 

@@ -147,6 +147,7 @@ class RowTable(Generic[Row]):
                 f"rows of {self._model.__qualname__} cannot be locked or written outside of a transaction; "
                 f"open one with transaction.atomic(using={self._alias!r})"
             )
+        connection.validate_no_broken_transaction()  # also for what does not go through `execute`
         return connection
 
     def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
