@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.abc import Loader
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 logger = logging.getLogger("enode_django")
@@ -25,6 +26,7 @@ _END_SESSIONS = """
       AND backend_type = 'client backend' AND state IS DISTINCT FROM 'idle' AND pid <> pg_backend_pid()
 """
 _END_SESSION_WAIT_MS = 5_000
+NO_LOADERS: Mapping[str, type[Loader]] = {}
 _APPLICATION_NAME_BYTES = 63
 
 READ_ONLY_SECONDS = 5.0
@@ -158,15 +160,21 @@ def let_hooks_fail_alone(alias: str, around: Callable[[Callable[[], Any]], Calla
         connection.run_on_commit = [(sids, around(hook), True) for sids, hook, _ in connection.run_on_commit]
 
 
-def execute(alias: str, statement: str, parameters: Sequence[Any] | None) -> psycopg.Cursor[Any]:
+def execute(
+    alias: str, statement: str, parameters: Sequence[Any] | None, loaders: Mapping[str, type[Loader]] = NO_LOADERS
+) -> psycopg.Cursor[Any]:
     """Execute a statement in the calling thread's connection, never as a prepared statement, because a pooler may
-    change the session. If ``parameters`` is None the statement is taken literally, percent signs included.
+    change the session. If ``parameters`` is None the statement is taken literally, percent signs included. ``loaders``
+    load the values of types by their names, in the place of Django's.
 
     Raises the driver's errors, and `TransactionManagementError` in a transaction that is marked for rollback.
     """
     connection = healthy_connection(alias)
     connection.validate_no_broken_transaction()
-    return psycopg.Cursor[Any](connection.connection).execute(statement, parameters, prepare=False)
+    cursor = psycopg.Cursor[Any](connection.connection)
+    for name, loader in loaders.items():
+        cursor.adapters.register_loader(name, loader)
+    return cursor.execute(statement, parameters, prepare=False)
 
 
 def lift_statement_timeout(alias: str) -> None:

@@ -285,7 +285,7 @@ class EventSubscription:
             self._log_unknown_type(failure)
             return
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
-        tries = self.policy.count(failure.error, work.failures)
+        tries = self.policy.tries(failure.error, work.failures)
         first = failure.error if work.failures == 1 else None
         told = "%s failed at %s of %s (%s): %s"
         logger.warning(told, who, where, id, tries, failure.text, exc_info=first, extra=_extra(who, id))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from enode_django.bus.interception import intercepted
 from enode_django.domain.messages import DomainEvent, EventStamp
@@ -52,8 +53,7 @@ class Message(NamedTuple):
         return self.version is not None and self.version <= progress.version
 
 
-@dataclasses.dataclass(slots=True)
-class PendingAggregate:
+class PendingAggregate(Struct):
     """One aggregate's share of a batch: versions up to ``until``, some of whose streams are at hand, and refusals by
     command id. All ``streams`` were written in one ``generation`` of the store. ``failures`` counts the tries that
     failed at the same place since ``failing_since``, a time of the clock as ``next_try`` is. A work that
@@ -63,10 +63,10 @@ class PendingAggregate:
     aggregate_root_id: str
     aggregate_root_type: str
     until: int = 0
-    streams: dict[int, StreamRecord] = dataclasses.field(default_factory=dict)
+    streams: dict[int, StreamRecord] = field(default_factory=dict)
     generation: int = FIRST.generation
-    refusals: dict[str, StreamRecord] = dataclasses.field(default_factory=dict)
-    messages: list[Message] = dataclasses.field(default_factory=list)
+    refusals: dict[str, StreamRecord] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
     failure: Failure | None = None
     failures: int = 0
     failing_since: float = 0.0

@@ -92,11 +92,11 @@ class RetryPolicy(NamedTuple):
         """
         return isinstance(error, (Retry, *self.passing)) or is_transient(error)
 
-    def count(self, error: BaseException, failures: int) -> str:
+    def tries(self, error: BaseException, failures: int) -> str:
         """Return the number of failures so far, with the limit of it.
 
         >>> policy = RetryPolicy(5, 1.0, passing=(ConnectionError,))
-        >>> policy.count(ValueError(), 2), policy.count(ConnectionError(), 2)
+        >>> policy.tries(ValueError(), 2), policy.tries(ConnectionError(), 2)
         ('2 of 5', '2, tried without end')
         """
         if self.passes(error):

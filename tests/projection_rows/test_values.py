@@ -7,12 +7,15 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import DataError, Error, models, transaction
+from django.db import DataError, Error, connection, models, transaction
 from django.db.models import F, Value
 from django.db.models.functions import Now
 
+from enode_django.databases import execute
+from enode_django.eventing.read_models.row_loading import UtcLoader
 from enode_django.eventstore.sqlstates import sqlstate
 from tests.integration.rowsapp.models import (
     Colour,
@@ -212,3 +215,27 @@ def test_an_expression_is_stored_where_saving_takes_it(model: type[Kinds], write
     assert written(model, "b").number == 5
     with pytest.raises((Error, ValueError)), transaction.atomic():
         getattr(table(model), write)([model(aggregate_root_id="c", version=1, number=F("number") + 1)])
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2026-01-02 03:04:05.06+00",
+        "2026-01-02 03:04:05-07:30",
+        "0001-01-01 00:00:00+00",
+        "9999-12-31 23:59:59.999999+00",
+    ],
+)
+def test_times_are_loaded_as_django_loads_them(transactional_db: None, time: str) -> None:
+    statement = "SELECT %s::timestamptz"
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [time])
+        (usual,) = cursor.fetchone()
+    ((loaded,),) = execute(ALIAS, statement, [time], {"timestamptz": UtcLoader}).fetchall()
+    assert (loaded, loaded.tzinfo) == (usual, usual.tzinfo)
+
+
+@pytest.mark.parametrize("time", ["infinity", "0044-03-15 12:00:00+00 BC", "12026-01-02 03:04:05+00"])
+def test_a_time_that_python_does_not_have_is_refused_as_ever(transactional_db: None, time: str) -> None:
+    with pytest.raises(psycopg.DataError, match=r"too large|too small|before year 1"):
+        execute(ALIAS, "SELECT %s::timestamptz", [time], {"timestamptz": UtcLoader}).fetchall()

@@ -12,7 +12,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enode_django.bus.messages import PublishedStream, decode_published, encode_published
+from enode_django.bus.messages import PublishedStream, _decode_slowly, decode_published, encode_published
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.metadata import Metadata
 from enode_django.eventstore.base import StreamRecord
@@ -167,6 +167,33 @@ def test_a_command_with_an_id_of_zeros_is_refused() -> None:
         parts: list[Any] = [1, "t", "c", "a", {}, b"", ""]
         parts[place] = "a\0b"
         assert outcome(lambda parts=parts: decode_command(pack(parts))).startswith(f"InvalidId: {told}")  # type: ignore[misc]
+
+
+names = texts | st.just("x" * 256) | st.just("a\0b") | strange
+published = st.tuples(
+    st.just(1) | strange,
+    names,
+    names,
+    st.integers(-1, 1 << 64) | st.none() | st.booleans() | strange,
+    names,
+    names,
+    st.just(AT) | st.just(AT.isoformat()) | strange,
+    st.binary(max_size=9) | texts | strange,
+    st.binary(max_size=9) | strange,
+    texts | st.just("x" * 513) | strange,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        published,
+        st.tuples(published, st.lists(st.integers(0, 9) | strange, max_size=2)).map(lambda one: (*one[0], *one[1])),
+    )
+)
+def test_a_published_stream_is_read_alike_in_both_ways(parts: tuple[Any, ...]) -> None:
+    body = pack(parts)
+    assert outcome(lambda: decode_published(body)) == outcome(lambda: _decode_slowly(body))
 
 
 fields = st.fixed_dictionaries(

@@ -126,7 +126,9 @@ class KeyedRowTable(RowKeys[Row]):
         return {values[0] for values in found} if len(self._fields) == 1 else set(found)
 
     def _load(self, keys: Collection[Key]) -> dict[Key, Row]:
-        found = self._execute(self._loading.statement, self._wanted(keys)).fetchall()
+        with connections[self._alias].wrap_database_errors:
+            cursor = execute(self._alias, self._loading.statement, self._wanted(keys), self._loading.loaders)
+            found = cursor.fetchall()
         return {self.key_of(row): row for row in self._loading.rows(found, connections[self._alias])}
 
     def _wanted(self, keys: Collection[Key]) -> list[list[Any]]:

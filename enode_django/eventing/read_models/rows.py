@@ -82,7 +82,7 @@ class RowTable(Generic[Row]):
     def lock_cursor(self, ids: Sequence[str]) -> psycopg.Cursor[Any]:
         """Return a cursor for `rows_in`, of what `load_locked` returns."""
         self._connection()
-        return execute(self._alias, self._loading.statement, (list(ids),))
+        return execute(self._alias, self._loading.statement, (list(ids),), self._loading.loaders)
 
     def rows_in(self, found: Iterable[Sequence[Any]]) -> dict[str, Row]:
         return {_by_id(row): row for row in self._loading.rows(found, connections[self._alias])}
