@@ -65,9 +65,9 @@ def changing(alias: str, name: str, lock_timeout: str = LOCK_TIMEOUT) -> Iterato
     """
     try:
         with transaction.atomic(using=alias):
-            lift_statement_timeout(alias)
             execute(alias, _ONE_AT_A_TIME, (f"rebuild {name}",))
             execute(alias, "SELECT set_config('lock_timeout', %s, true)", (lock_timeout,))
+            lift_statement_timeout(alias)
             yield
     except sqlstates.DATABASE_ERRORS as error:
         if sqlstates.sqlstate(error) in LOCK_NOT_AVAILABLE:
