@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
+from struct import Struct
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg.abc import Loader
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.types.array import ListBinaryDumper
 
 logger = logging.getLogger("enode_django")
 View = TypeVar("View", bound=Callable[..., Any])
@@ -26,7 +29,7 @@ _END_SESSIONS = """
       AND backend_type = 'client backend' AND state IS DISTINCT FROM 'idle' AND pid <> pg_backend_pid()
 """
 _END_SESSION_WAIT_MS = 5_000
-NO_LOADERS: Mapping[str, type[Loader]] = {}
+_pack_head, _pack_length = Struct("!5i").pack, Struct("!i").pack
 _APPLICATION_NAME_BYTES = 63
 
 READ_ONLY_SECONDS = 5.0
@@ -160,20 +163,41 @@ def let_hooks_fail_alone(alias: str, around: Callable[[Callable[[], Any]], Calla
         connection.run_on_commit = [(sids, around(hook), True) for sids, hook, _ in connection.run_on_commit]
 
 
+class FlatArrayDumper(ListBinaryDumper):
+    """Writes a list without None and lists as a binary array, without a step of Python for each value: one dimension,
+    whether there are nulls, the type of the values, their number, the number of the first one, and each value behind
+    its length."""
+
+    def dump(self, obj: list[Any]) -> Buffer | None:
+        dumper = self.sub_dumper
+        if dumper is None or isinstance(obj[0], list) or None in obj:
+            return super().dump(obj)
+        values: list[Any] = [*map(dumper.dump, obj)]
+        if None in values:
+            return super().dump(obj)
+        parts = chain.from_iterable(zip(map(_pack_length, map(len, values)), values, strict=True))
+        return b"".join([_pack_head(1, 0, dumper.oid, len(values), 1), *parts])
+
+
 def execute(
-    alias: str, statement: str, parameters: Sequence[Any] | None, loaders: Mapping[str, type[Loader]] = NO_LOADERS
+    alias: str,
+    statement: str,
+    parameters: Sequence[Any] | None,
+    adapt: Callable[[AdaptersMap], None] | None = None,
 ) -> psycopg.Cursor[Any]:
     """Execute a statement in the calling thread's connection, never as a prepared statement, because a pooler may
-    change the session. If ``parameters`` is None the statement is taken literally, percent signs included. ``loaders``
-    load the values of types by their names, in the place of Django's.
+    change the session. If ``parameters`` is None the statement is taken literally, percent signs included. ``adapt``
+    changes the adapters of its values.
 
     Raises the driver's errors, and `TransactionManagementError` in a transaction that is marked for rollback.
     """
     connection = healthy_connection(alias)
     connection.validate_no_broken_transaction()
     cursor = psycopg.Cursor[Any](connection.connection)
-    for name, loader in loaders.items():
-        cursor.adapters.register_loader(name, loader)
+    if parameters is not None and list in map(type, parameters):
+        cursor.adapters.register_dumper(list, FlatArrayDumper)
+    if adapt is not None:
+        adapt(cursor.adapters)
     return cursor.execute(statement, parameters, prepare=False)
 
 

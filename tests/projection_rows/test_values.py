@@ -15,7 +15,7 @@ from django.db.models import F, Value
 from django.db.models.functions import Now
 
 from enode_django.databases import execute
-from enode_django.eventing.read_models.row_loading import UtcLoader
+from enode_django.eventing.read_models.row_statements import execute_for_rows
 from enode_django.eventstore.sqlstates import sqlstate
 from tests.integration.rowsapp.models import (
     Colour,
@@ -231,11 +231,42 @@ def test_times_are_loaded_as_django_loads_them(transactional_db: None, time: str
     with connection.cursor() as cursor:
         cursor.execute(statement, [time])
         (usual,) = cursor.fetchone()
-    ((loaded,),) = execute(ALIAS, statement, [time], {"timestamptz": UtcLoader}).fetchall()
+    ((loaded,),) = execute_for_rows(ALIAS, statement, [time]).fetchall()
     assert (loaded, loaded.tzinfo) == (usual, usual.tzinfo)
 
 
 @pytest.mark.parametrize("time", ["infinity", "0044-03-15 12:00:00+00 BC", "12026-01-02 03:04:05+00"])
 def test_a_time_that_python_does_not_have_is_refused_as_ever(transactional_db: None, time: str) -> None:
     with pytest.raises(psycopg.DataError, match=r"too large|too small|before year 1"):
-        execute(ALIAS, "SELECT %s::timestamptz", [time], {"timestamptz": UtcLoader}).fetchall()
+        execute_for_rows(ALIAS, "SELECT %s::timestamptz", [time]).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("text", ["a", "", "ä\t\\"]),
+        ("text", ["a", None]),
+        ("text", [None, None]),
+        ("text", []),
+        ("bigint", [1, -(2**62), 0]),
+        ("numeric", [Decimal("1.50"), Decimal("-0"), Decimal("1E+3")]),
+        ("timestamptz", [datetime(2026, 1, 2, 3, 4, 5, 6, UTC), datetime(1, 1, 1, tzinfo=UTC)]),
+        ("bytea", [b"", b"\0\xff"]),
+        ("boolean", [True, False]),
+        ("int[]", [[1, 2], [3, 4]]),
+    ],
+)
+def test_arrays_are_written_as_the_driver_writes_them(transactional_db: None, kind: str, values: list[Any]) -> None:
+    statement = f"SELECT %b::{kind.removesuffix('[]')}[]::text"
+    connection.ensure_connection()
+    usual = psycopg.Cursor[Any](connection.connection).execute(statement, [values])
+    assert execute(ALIAS, statement, [values]).fetchall() == usual.fetchall()
+
+
+def test_what_the_driver_refuses_in_an_array_is_refused(transactional_db: None) -> None:
+    connection.ensure_connection()
+    for values in ([1, "a"], [1, [2]], [object()]):
+        with pytest.raises((psycopg.Error, TypeError, AttributeError)) as usual:
+            psycopg.Cursor[Any](connection.connection).execute("SELECT %b::bigint[]", [values])
+        with pytest.raises(type(usual.value)):
+            execute(ALIAS, "SELECT %b::bigint[]", [values])

@@ -12,12 +12,12 @@ from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic, set_rollback
 
-from enode_django.databases import execute
 from enode_django.eventing import checkpoints
 from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, divided
 from enode_django.eventing.read_models.row_keys import Field, Key, Row, RowKeys
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
+from enode_django.eventing.read_models.row_statements import execute_for_rows
 from enode_django.exceptions import DefinitionError, shown
 
 
@@ -126,9 +126,7 @@ class KeyedRowTable(RowKeys[Row]):
         return {values[0] for values in found} if len(self._fields) == 1 else set(found)
 
     def _load(self, keys: Collection[Key]) -> dict[Key, Row]:
-        with connections[self._alias].wrap_database_errors:
-            cursor = execute(self._alias, self._loading.statement, self._wanted(keys), self._loading.loaders)
-            found = cursor.fetchall()
+        found = self._execute(self._loading.statement, self._wanted(keys)).fetchall()
         return {self.key_of(row): row for row in self._loading.rows(found, connections[self._alias])}
 
     def _wanted(self, keys: Collection[Key]) -> list[list[Any]]:
@@ -145,8 +143,7 @@ class KeyedRowTable(RowKeys[Row]):
         return [column.values(rows, connection) for column in columns]
 
     def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
-        with connections[self._alias].wrap_database_errors:
-            return execute(self._alias, statement, parameters)
+        return execute_for_rows(self._alias, statement, parameters)
 
 
 def _refuse_columns(values: Mapping[str, Any]) -> None:

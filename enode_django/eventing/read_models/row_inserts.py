@@ -9,8 +9,8 @@ from typing import Any
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from enode_django.databases import execute
 from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, has_expressions, quoted
+from enode_django.eventing.read_models.row_statements import execute_for_rows
 
 _VALUED = (models.Field, models.DateField, models.DateTimeField, models.TimeField, models.FileField)
 _KNOWN_PRE_SAVE = {kind.pre_save for kind in _VALUED}
@@ -67,7 +67,7 @@ class _Table:
         connection = connections[alias]
         values = [column.values(rows, connection) for column in self._columns]
         with connection.wrap_database_errors:
-            inserted = execute(alias, self._statement, values)
+            inserted = execute_for_rows(alias, self._statement, values)
             keys = inserted.fetchall() if self._key is not None else []
         for row in rows:
             row._state.adding, row._state.db = False, alias

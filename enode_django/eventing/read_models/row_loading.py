@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import Query
-from psycopg.abc import Buffer
-from psycopg.types.datetime import TimestamptzLoader
-
-from enode_django.databases import NO_LOADERS
 
 Row = TypeVar("Row", bound=models.Model)
-
-
-class UtcLoader(TimestamptzLoader):
-    """Loads the times of a session in UTC as Django's loader does, in a tenth of the time."""
-
-    def load(self, data: Buffer) -> datetime:
-        try:
-            return datetime.fromisoformat(str(data, "ascii"))
-        except ValueError:  # another style of dates, or no time that Python has, which the driver explains
-            return super().load(data).replace(tzinfo=UTC)
 
 
 class RowLoading(Generic[Row]):
     """Loads rows as Django's own queries do, without the managers of the model.
 
     ``statement`` selects and locks the rows that meet ``condition``, SQL that may have parameters, in the order of the
-    columns ``order``. It is to be executed with the ``loaders``.
+    columns ``order``.
     """
 
     def __init__(self, model: type[Row], alias: str, condition: str, order: str) -> None:
@@ -45,7 +30,6 @@ class RowLoading(Generic[Row]):
             f"SELECT {', '.join(selected)} FROM {connection.ops.quote_name(table)} "
             f"WHERE {condition} ORDER BY {order} FOR UPDATE"
         )
-        self.loaders = {"timestamptz": UtcLoader} if connection.timezone is UTC else NO_LOADERS
         self._model = model
         self._alias = alias
         self._names = [field.attname for field in fields]

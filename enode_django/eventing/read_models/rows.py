@@ -13,10 +13,11 @@ from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
 from django.db.transaction import TransactionManagementError, atomic, set_rollback
 
-from enode_django.databases import execute, healthy_connection, in_transaction
+from enode_django.databases import healthy_connection, in_transaction
 from enode_django.eventing.read_models.row_columns import arrays, columns_of, divided, has_expressions, quoted
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
+from enode_django.eventing.read_models.row_statements import execute_for_rows
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -82,7 +83,7 @@ class RowTable(Generic[Row]):
     def lock_cursor(self, ids: Sequence[str]) -> psycopg.Cursor[Any]:
         """Return a cursor for `rows_in`, of what `load_locked` returns."""
         self._connection()
-        return execute(self._alias, self._loading.statement, (list(ids),), self._loading.loaders)
+        return self._execute(self._loading.statement, (list(ids),))
 
     def rows_in(self, found: Iterable[Sequence[Any]]) -> dict[str, Row]:
         return {_by_id(row): row for row in self._loading.rows(found, connections[self._alias])}
@@ -151,8 +152,7 @@ class RowTable(Generic[Row]):
         return connection
 
     def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
-        with connections[self._alias].wrap_database_errors:
-            return execute(self._alias, statement, parameters)
+        return execute_for_rows(self._alias, statement, parameters)
 
     def _write(self, rows: Sequence[Row], update: str) -> int:
         """Insert the rows, or ``update`` stored ones. Return how many were written."""
