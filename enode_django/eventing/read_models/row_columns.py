@@ -87,7 +87,7 @@ class Column:
         self.created_only = bool(getattr(field, "auto_now_add", False))
         self.as_it_is = _AS_THEY_ARE.get(type(field))
         self.only_if = _ONLY_IF.get(type(field))
-        self._get = attrgetter(field.attname) if type(field).pre_save is models.Field.pre_save else None
+        self._get = attrgetter(field.attname) if not is_set_when_saved(field) else None
 
     def raw(self, rows: Sequence[models.Model]) -> Iterator[Any]:
         """Return the unprepared values. Sets what fields set when they are saved (``auto_now``)."""
@@ -98,12 +98,12 @@ class Column:
 
     def values(self, rows: Sequence[models.Model], connection: BaseDatabaseWrapper) -> list[Any]:
         """Return the values of the rows as an array takes them."""
-        prepare, as_it_is, only_if = self._prepare, self.as_it_is, self.only_if
-        if only_if is None:
-            return [value if type(value) is as_it_is else prepare(value, connection) for value in self.raw(rows)]
+        values, prepare, as_it_is, only_if = [*self.raw(rows)], self._prepare, self.as_it_is, self.only_if
+        if {*map(type, values)} == {as_it_is} and (only_if is None or all(map(only_if, values))):
+            return values
         return [
-            value if type(value) is as_it_is and only_if(value) else prepare(value, connection)
-            for value in self.raw(rows)
+            value if type(value) is as_it_is and (only_if is None or only_if(value)) else prepare(value, connection)
+            for value in values
         ]
 
     def value(self, given: Any, connection: BaseDatabaseWrapper) -> Any:
@@ -116,6 +116,15 @@ class Column:
         prepared = self.field.get_db_prep_save(value, connection=connection)
         # Django's sized integer types do not go into an array with plain integers.
         return int(prepared) if self.as_it_is is int and prepared is not None else prepared
+
+
+def is_set_when_saved(field: models.Field[Any, Any]) -> bool:
+    """Return True if saving a row may set the field: to the time, or by a ``pre_save`` of the field's own."""
+    if isinstance(field, models.DateField | models.TimeField):
+        own = (models.DateField.pre_save, models.DateTimeField.pre_save, models.TimeField.pre_save)
+        if type(field).pre_save in own:
+            return field.auto_now or field.auto_now_add
+    return type(field).pre_save is not models.Field.pre_save
 
 
 def quoted(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> str:

@@ -15,7 +15,7 @@ from django.db.models.expressions import DatabaseDefault
 
 from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, Stored, json_stored, stored_by
 from enode_django.eventing.read_models.compiled_rows import NEVER_SEEN, Normalise, Preparing, RowField, compiled
-from enode_django.eventing.read_models.row_columns import Column, has_own_placeholder
+from enode_django.eventing.read_models.row_columns import Column, has_own_placeholder, is_set_when_saved
 
 HANDLED = "_enode_handled"
 """An attribute of a row that was passed to a handler: its normalised values, empty at first."""
@@ -36,7 +36,7 @@ class RowNormaliser:
         written = [field for field in fields if not field.generated]
         self._fields = [_row_field(field, connection) for field in written]
         self._unseen = (NEVER_SEEN,) * len(written)
-        self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
+        self._set_when_saved = [field for field in written if is_set_when_saved(field)]
         self._is_always_loaded = len(written) < len(fields) or not _is_made_of_fields(model)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
         self.normalise_in_memory = compiled(self._fields, HANDLED, self._preparing())
@@ -108,15 +108,6 @@ def _is_made_of_fields(model: type[models.Model]) -> bool:
     ours: Any = model
     base: Any = models.Model
     return ours.from_db.__func__ is base.from_db.__func__ and ours.__init__ is base.__init__
-
-
-def _is_set_when_saved(field: models.Field[Any, Any]) -> bool:
-    """Return True if saving a row may set the field: to the time, or by a ``pre_save`` of the field's own."""
-    if isinstance(field, models.DateField | models.TimeField):
-        own = (models.DateField.pre_save, models.DateTimeField.pre_save, models.TimeField.pre_save)
-        if type(field).pre_save in own:
-            return field.auto_now or field.auto_now_add
-    return type(field).pre_save is not models.Field.pre_save
 
 
 def _row_field(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> RowField:
