@@ -237,10 +237,14 @@ class EventSubscription:
             finished.extend((one, "" if one.is_handled(progress) else progress.parked) for one in work.messages)
             return False
         failure = progress.failure
-        done = [message for message in work.messages if message.is_done(progress)]
-        finished.extend((message, "") for message in done)
-        self.handled += len(done)
-        work.messages = [message for message in work.messages if not message.is_done(progress)]
+        left = []
+        for message in work.messages:
+            if message.is_done(progress):
+                finished.append((message, ""))
+            else:
+                left.append(message)
+        self.handled += len(work.messages) - len(left)
+        work.messages = left
         if failure is None:
             work.refusals = {}
             work.streams = {version: record for version, record in work.streams.items() if version > progress.version}
