@@ -73,6 +73,7 @@ def _by_stage(services: Services, count: int, rounds: int) -> list[Figure]:
         Asked("benchmarks.stages", STAGES_ACCOUNTS, count, env=workspace.environment) as line,
     ):
         found = [line.ask("") for _ in range(rounds + 1)][1:]  # the first one warms up
+        instructions = line.ask("instructions")["instructions"]
     micro, blocks = ([one[kind] for one in found] for kind in ("microseconds", "blocks"))
     stages = [stage for stage in micro[0] if not stage.startswith(WITHIN)]
     total = [sum(one[stage] for stage in stages) for one in micro]
@@ -85,7 +86,16 @@ def _by_stage(services: Services, count: int, rounds: int) -> list[Figure]:
         )
         for stage in micro[0]
     ]
-    return [*figures, median("stages, together", total, "µs", "in one thread, without waits")]
+    whole = sum(instructions[stage] for stage in stages)
+    return [
+        *figures,
+        median("stages, together", total, "µs", "in one thread, without waits"),
+        *(
+            Figure(f"instructions: {stage}", instructions[stage], "", note=f"{instructions[stage] / whole:.0%}")
+            for stage in stages
+        ),
+        Figure("instructions, together", whole, "", note="of the interpreter for a deposit; the same on each machine"),
+    ]
 
 
 def _note(stage: str, share: float, blocks: float) -> str:

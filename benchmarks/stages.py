@@ -1,7 +1,8 @@
 """The processor time of a command worker by stage: its objects without their threads, one stage after the other.
 
 ``python -m benchmarks.stages ACCOUNTS COUNT`` prints a line of JSON for each line of its input: the microseconds that a
-deposit takes in each stage, and the memory blocks that it adds there. Queues and store are those of the environment.
+deposit takes in each stage, and the memory blocks that it adds there; for the line ``instructions`` the number that the
+interpreter executes, which does not depend on the machine. Queues and store are those of the environment.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 BATCH = 1_000
 """Commands of one stage at a time; a COPY stores as many."""
@@ -21,19 +26,40 @@ WITHIN = "of it: "
 
 
 class Stages:
-    """Adds up, by stage, the processor time of this thread, and the memory blocks that are in use afterwards."""
+    """Adds up, by stage, the processor time of this thread, and the memory blocks that are in use afterwards; or, with
+    ``counting``, the instructions that the interpreter executes."""
 
-    def __init__(self) -> None:
+    def __init__(self, counting: bool = False) -> None:
         self.seconds: dict[str, float] = {}
         self.blocks: dict[str, int] = {}
+        self.instructions = Counter[str]()
+        self._counting = counting
 
     @contextmanager
     def of(self, stage: str) -> Iterator[None]:
+        if self._counting:
+            sys.settrace(_counter(self.instructions, stage))
         blocks, began = sys.getallocatedblocks(), time.thread_time()
         yield
+        sys.settrace(None)
         seconds, more = time.thread_time() - began, sys.getallocatedblocks() - blocks
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         self.blocks[stage] = self.blocks.get(stage, 0) + more
+
+
+def _counter(counts: Counter[str], stage: str) -> TraceFunction:
+    """Return a function for `sys.settrace` that counts the instructions of all frames that begin from now on."""
+
+    def count(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        if event == "opcode":
+            counts[stage] += 1
+        return count
+
+    def watch(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return count
+
+    return watch
 
 
 class Line:
@@ -81,9 +107,9 @@ class Line:
         for start in range(0, len(messages), BATCH):
             self._producer.send_batch(self._topic, messages[start : start + BATCH])
 
-    def run(self, count: int) -> Stages:
+    def run(self, count: int, counting: bool = False) -> Stages:
         """Take ``count`` commands from the queue to the events topic."""
-        stages, left = Stages(), count
+        stages, left = Stages(counting), count
         while left > 0:
             envelopes: list[Any] = []
             while len(envelopes) < min(left, BATCH):
@@ -139,9 +165,14 @@ def main(accounts: int, count: int) -> None:
     collect_seldom()  # as workers do
     line.send(loads.opens(ids))
     line.run(accounts)
-    for _ in sys.stdin:
+    for question in sys.stdin:
+        counting = question.strip() == "instructions"
         line.send(loads.deposits(ids, count))
-        stages = line.run(count)
+        stages = line.run(count, counting)
+        if counting:
+            each = {stage: found / count for stage, found in stages.instructions.items()}
+            print(json.dumps({"instructions": each}), flush=True)
+            continue
         micro = {stage: 1e6 * seconds / count for stage, seconds in stages.seconds.items()}
         blocks = {stage: more / count for stage, more in stages.blocks.items()}
         print(json.dumps({"microseconds": micro, "blocks": blocks}), flush=True)
