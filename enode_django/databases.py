@@ -29,7 +29,7 @@ _END_SESSIONS = """
       AND backend_type = 'client backend' AND state IS DISTINCT FROM 'idle' AND pid <> pg_backend_pid()
 """
 _END_SESSION_WAIT_MS = 5_000
-_pack_head, _pack_length = Struct("!5i").pack, Struct("!i").pack
+_pack_head, _pack_length = Struct("!5I").pack, Struct("!i").pack
 _APPLICATION_NAME_BYTES = 63
 
 READ_ONLY_SECONDS = 5.0

@@ -49,7 +49,8 @@ class RowTable(Generic[Row]):
         options: Any = model._meta
         self._table = connection.ops.quote_name(options.db_table)
         self._id = quoted(options.pk, connection)
-        self._loading = RowLoading(model, alias, f"{self._id} = ANY(%b::text[])", self._id)
+        # One order of locks for all workers, also for a model with another collation.
+        self._loading = RowLoading(model, alias, f"{self._id} = ANY(%b::text[])", f'{self._id} COLLATE "C"')
         self._version = quoted(options.get_field("version"), connection)
         self._write_statements()
 
