@@ -46,7 +46,7 @@ def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | 
         assert state_at("ada", 1).fields["balance"] == 0
     """
     aggregate = loaded(current_store(), aggregate_root_id, version, most=most)
-    return State(types.name_of(type(aggregate)), aggregate_root_id, aggregate.version, _fields_of(aggregate))
+    return State(types.name_of(type(aggregate)), aggregate_root_id, aggregate.version, fields_of(aggregate))
 
 
 def loaded(
@@ -102,11 +102,17 @@ def _check_length(id: str, length: int, most: int) -> None:
         )
 
 
-def _fields_of(aggregate: AggregateRoot) -> Mapping[str, Any]:
+def fields_of(aggregate: AggregateRoot) -> Mapping[str, Any]:
+    """Return the fields of `State`. Raises `InvalidState`."""
     try:
         plain = aggregate.snapshot()
     except EnodeError:
         raise
     except Exception as error:  # a hook is application code
         raise InvalidState(f"{type(aggregate).__qualname__} {aggregate.id!r}: {shown(error)}") from error
+    return named(plain)
+
+
+def named(plain: Any) -> Mapping[str, Any]:
+    """Return the result of ``snapshot()`` as the fields of `State`."""
     return plain if isinstance(plain, dict) else {"snapshot()": plain}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +38,8 @@ _HALVING = f"""
     SELECT low FROM halving WHERE low >= high
 """
 _COMMAND_ROWS = 100
+_NEIGHBOURS = 100
+"""Rows that are looked at from a random one on, for an aggregate that was not found before."""
 
 
 class Found(NamedTuple):
@@ -89,6 +92,20 @@ def sequence_at(alias: str, time: datetime) -> int:
         cursor.execute(_HALVING, (time, time))
         ((sequence,),) = cursor.fetchall()
         return int(sequence)
+
+
+def random_aggregates(alias: str, count: int, type_names: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the ids and types of up to ``count`` aggregates, each found near a random row. Makes ``count`` queries."""
+    last, found = last_sequence(alias), set[str]()
+    for _ in range(count if last else 0):
+        start = random.randint(1, last)  # noqa: S311 - a sample of rows
+        rows = streams(alias).filter(sequence__gte=start, version__isnull=False)
+        near = rows.order_by("sequence").values_list("aggregate_root_id", "aggregate_root_type")[:_NEIGHBOURS]
+        for id, name in near:
+            if id not in found and (not type_names or name in type_names):
+                found.add(id)
+                yield id, name
+                break
 
 
 def naming(alias: str, text: str, after: int, until: int) -> Iterator[Found]:

@@ -126,6 +126,7 @@ def options_of(parser: ArgumentParser) -> set[str]:
         "enode eventschemas",
         "enode jobs",
         "enode queue",
+        "enode rehearse",
         "rebuildprojection",
         "startaggregate",
         "bankdemo",

@@ -20,6 +20,7 @@ SUBCOMMANDS = {
     "keepsubscriber": "keeps a subscriber that the code lacks, for now",
     "parked": "lists, retries, skips or corrects parked events",
     "queue": "shows and changes topics, groups and messages",
+    "rehearse": "replays aggregates with new code before it goes live",
     "status": "shows the state of all parts, and their problems",
     "unique": "claims the unique values of stored aggregates",
 }

@@ -1,0 +1,103 @@
+"""``manage.py enode rehearse``: the code of a deployment replays aggregates of the store before it goes live."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.models import EventStream, Snapshot
+from enode_django.repository.fingerprint import forget
+from tests.snapshots.domain import Hooked, Off, Put, Shelf
+from tests.snapshots.histories import store_history, streams
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def store() -> PostgresEventStore:
+    return PostgresEventStore()
+
+
+def rehearse(*arguments: str) -> tuple[int, list[str]]:
+    """Return the exit status, and the lines that were written."""
+    out = io.StringIO()
+    try:
+        call_command("enode", "rehearse", *arguments, stdout=out, no_color=True)
+    except SystemExit as exit:
+        return int(str(exit.code)), out.getvalue().splitlines()
+    return 0, out.getvalue().splitlines()
+
+
+@pytest.fixture
+def doubling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The next release: its applier counts twice. What the fixtures before this one have made is made by other code."""
+
+    def doubled(self: Shelf, event: Put) -> None:
+        self.total += 2 * event.amount
+
+    monkeypatch.setattr(Shelf, "_put", doubled)
+    forget(Shelf)
+    yield
+    forget(Shelf)
+
+
+@pytest.fixture
+def snapshots(store: PostgresEventStore) -> None:
+    for id, until, cls in (("a", 25, Shelf), ("h", 12, Hooked), ("o", 30, Off)):
+        store_history(store, id, until, cls)
+    call_command("enode", "buildsnapshots", stdout=io.StringIO())
+    store_history(store, "a", 28, after=25)
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_code_that_makes_the_same_states_passes() -> None:
+    told = "3 aggregates replayed, 0 failed; 2 snapshots compared, 0 differ"
+    assert rehearse("--sample", "100") == (0, [told])
+
+
+@pytest.mark.usefixtures("snapshots", "doubling")
+def test_states_that_differ_from_those_of_the_code_before_are_shown_and_their_snapshots_kept() -> None:
+    lines = [
+        "snapshots.Shelf 'a' at version 25: total was 325, is 650",
+        "3 aggregates replayed, 0 failed; 2 snapshots compared, 1 differ",
+    ]
+    assert rehearse("--sample", "100") == (1, lines)
+    assert rehearse("--sample", "100", "--accept-differences") == (0, lines)
+    assert Snapshot.objects.count() == 2
+
+
+def test_aggregates_that_cannot_be_replayed_are_shown_with_the_reason(store: PostgresEventStore) -> None:
+    store_history(store, "bad", 12, fails_at=5)
+    store.append([record._replace(aggregate_root_type="old.Thing") for record in streams("unknown", range(1, 3))])
+    store_history(store, "good", 12)
+    status, lines = rehearse("--sample", "200", "--accept-differences")
+    assert (status, lines[-1]) == (1, "1 aggregates replayed, 2 failed; 0 snapshots compared, 0 differ")
+    told = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[:-1]}
+    assert told["snapshots.Shelf 'bad'"] == "version 5 of 'bad' cannot be applied: ValueError('told to fail')"
+    assert "'old.Thing'" in told["old.Thing 'unknown'"]
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_only_aggregates_of_the_given_type_are_replayed() -> None:
+    lines = ["1 aggregates replayed, 0 failed; 1 snapshots compared, 0 differ"]
+    assert rehearse("--sample", "100", "--type", "snapshots.Hooked") == (0, lines)
+    with pytest.raises(CommandError, match=r"no\.Such"):
+        rehearse("--type", "no.Such")
+
+
+@pytest.mark.usefixtures("snapshots", "doubling")
+def test_a_damaged_snapshot_and_one_of_another_history_are_not_compared() -> None:
+    damaged = Snapshot.objects.get(pk="h")
+    damaged.payload = bytes(damaged.payload[:-1])
+    damaged.save()
+    EventStream.unprotected.filter(aggregate_root_id="a", version=25).update(command_id="another")
+    assert rehearse("--sample", "100") == (0, ["3 aggregates replayed, 0 failed; 0 snapshots compared, 0 differ"])
+
+
+def test_an_empty_store_needs_no_rehearsal() -> None:
+    assert rehearse() == (0, ["0 aggregates replayed, 0 failed; 0 snapshots compared, 0 differ"])
