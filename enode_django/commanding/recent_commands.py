@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from enode_django.bus.results import CommandResult
 from enode_django.eventstore.base import CommandKey
@@ -11,7 +11,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 """The most bytes of messages that one `RecentCommands` keeps."""
 
 
-class Remembered(NamedTuple):
+class Remembered(Struct):
     """A recent command. ``result`` is set for an outcome that is not stored: a repeat gets the same answer. ``body`` is
     the command's message, if there was room for it."""
 
@@ -21,24 +21,27 @@ class Remembered(NamedTuple):
 
 
 class _Generation:
-    """The first aggregate of each command id, with the command's message. Later aggregates with the same command id,
-    which are rare, are in ``more``. Results are kept apart, because few commands have one."""
+    """The commands by their ids. Commands that have the id of an earlier one of another aggregate, which is rare, are
+    in ``more``."""
 
-    __slots__ = ("bodies", "more", "results", "room", "roots")
+    __slots__ = ("first", "more", "room")
 
     def __init__(self) -> None:
-        self.roots: dict[str, str] = {}
-        self.bodies: dict[str, bytes] = {}
+        self.first: dict[str, Remembered] = {}
+        self.more: dict[CommandKey, Remembered] = {}
         self.room = _MOST_BYTES // 2
-        self.more: set[CommandKey] = set()
-        self.results: dict[CommandKey, CommandResult] = {}
 
-    def forget(self, key: CommandKey) -> None:
-        if self.roots.get(key[0]) == key[1]:
-            del self.roots[key[0]]
-            self.bodies.pop(key[0], None)
-        self.more.discard(key)
-        self.results.pop(key, None)
+    def find(self, command_id: str, aggregate_root_id: str) -> Remembered | None:
+        first = self.first.get(command_id)
+        if first is not None and first.aggregate_root_id == aggregate_root_id:
+            return first
+        return self.more.get((command_id, aggregate_root_id))
+
+    def forget(self, command_id: str, aggregate_root_id: str) -> None:
+        first = self.first.get(command_id)
+        if first is not None and first.aggregate_root_id == aggregate_root_id:
+            del self.first[command_id]
+        self.more.pop((command_id, aggregate_root_id), None)
 
 
 class RecentCommands:
@@ -54,42 +57,39 @@ class RecentCommands:
 
     def find(self, command_id: str, aggregate_root_id: str) -> Remembered | None:
         young, old = self._young, self._old
-        if not (command_id in young.roots or command_id in old.roots or young.more or old.more):
+        if not (command_id in young.first or command_id in old.first or young.more or old.more):
             return None  # the fast path: nearly every command is new
-        for generation in (young, old):
-            root, more = generation.roots.get(command_id), generation.more
-            if root == aggregate_root_id:
-                body = generation.bodies.get(command_id)
-                return Remembered(root, generation.results.get((command_id, root)), body)
-            if more and (command_id, aggregate_root_id) in more:
-                return Remembered(aggregate_root_id, generation.results.get((command_id, aggregate_root_id)))
-        return None
+        return young.find(command_id, aggregate_root_id) or old.find(command_id, aggregate_root_id)
 
     def remember(
         self, command_id: str, aggregate_root_id: str, result: CommandResult | None, body: bytes | None = None
     ) -> None:
         young = self._young
-        if young.roots.setdefault(command_id, aggregate_root_id) != aggregate_root_id:
-            young.more.add((command_id, aggregate_root_id))
-        elif body is not None and (size := len(body)) <= young.room:
-            young.bodies[command_id] = body
-            young.room -= size
-        if result is not None:
-            young.results[command_id, aggregate_root_id] = result
-        elif young.results:
-            young.results.pop((command_id, aggregate_root_id), None)
-        if len(young.roots) + len(young.more) >= self._half:
+        if body is not None:
+            if (size := len(body)) <= young.room:
+                young.room -= size
+            else:
+                body = None
+        known = Remembered(aggregate_root_id, result, body)
+        first = young.first.setdefault(command_id, known)
+        if first is not known:
+            if first.aggregate_root_id == aggregate_root_id:
+                young.first[command_id] = known
+            else:
+                young.more[command_id, aggregate_root_id] = known
+        if len(young.first) + len(young.more) >= self._half:
             self._old, self._young = young, _Generation()
 
     def forget(self, command_id: str, aggregate_root_id: str) -> None:
         for generation in (self._young, self._old):
-            generation.forget((command_id, aggregate_root_id))
+            generation.forget(command_id, aggregate_root_id)
 
     def forget_message(self, command_id: str, aggregate_root_id: str) -> None:
         """Forget the command's message, but remember the command."""
         for generation in (self._young, self._old):
-            if generation.roots.get(command_id) == aggregate_root_id:
-                generation.bodies.pop(command_id, None)
+            known = generation.find(command_id, aggregate_root_id)
+            if known is not None:
+                known.body = None
 
     def withdraw(self, command_id: str, aggregate_root_id: str, result: CommandResult) -> None:
         """Forget a command if it has this very result. A newer result, that of a copy, stays."""

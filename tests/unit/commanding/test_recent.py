@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enode_django.bus.results import CommandResult, CommandStatus
-from enode_django.commanding.recent_commands import RecentCommands
+from enode_django.commanding.recent_commands import RecentCommands, Remembered
 
 RESULT = CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", aggregate_root_id="a")
 
@@ -12,7 +12,7 @@ RESULT = CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", agg
 def test_a_command_is_known_with_its_own_aggregate_only() -> None:
     recent = RecentCommands(10)
     recent.remember("c", "a", None)
-    assert recent.find("c", "a") == ("a", None, None)
+    assert recent.find("c", "a") == Remembered("a", None, None)
     assert recent.find("c", "b") is None
     assert recent.find("d", "a") is None
 
@@ -20,9 +20,9 @@ def test_a_command_is_known_with_its_own_aggregate_only() -> None:
 def test_an_outcome_that_is_not_stored_is_remembered_itself() -> None:
     recent = RecentCommands(10)
     recent.remember("c", "a", RESULT)
-    assert recent.find("c", "a") == ("a", RESULT, None)
+    assert recent.find("c", "a") == Remembered("a", RESULT, None)
     recent.remember("c", "a", None)
-    assert recent.find("c", "a") == ("a", None, None)
+    assert recent.find("c", "a") == Remembered("a", None, None)
 
 
 def test_half_of_the_limit_is_remembered_at_least_and_the_limit_at_most() -> None:
@@ -43,7 +43,7 @@ def test_what_is_forgotten_is_not_found_young_or_old() -> None:
     assert recent.find("old", "a") is None
     assert recent.find("young", "a") is None
     recent.remember("young", "a", None)
-    assert recent.find("young", "a") == ("a", None, None)
+    assert recent.find("young", "a") == Remembered("a", None, None)
 
 
 def test_the_same_command_id_of_other_aggregates_changes_nothing() -> None:
@@ -51,14 +51,14 @@ def test_the_same_command_id_of_other_aggregates_changes_nothing() -> None:
     recent.remember("c", "a", RESULT)
     recent.remember("c", "b", None)
     recent.remember("c", "d", None)
-    assert recent.find("c", "a") == ("a", RESULT, None)
-    assert recent.find("c", "b") == ("b", None, None)
+    assert recent.find("c", "a") == Remembered("a", RESULT, None)
+    assert recent.find("c", "b") == Remembered("b", None, None)
     recent.forget("c", "a")
     assert recent.find("c", "a") is None
-    assert recent.find("c", "b") == ("b", None, None)
+    assert recent.find("c", "b") == Remembered("b", None, None)
     recent.remember("c", "a", None)
     recent.forget("c", "d")
-    assert [recent.find("c", root) for root in "abd"] == [("a", None, None), ("b", None, None), None]
+    assert [recent.find("c", root) for root in "abd"] == [Remembered("a", None), Remembered("b", None), None]
 
 
 KEYS = st.tuples(st.sampled_from("cde"), st.sampled_from("ab"))
@@ -80,5 +80,5 @@ def test_what_is_known_is_the_newest_of_each_command_id_and_aggregate(
             recent.remember(*key, result)
         for known, (since, result) in newest.items():
             found = recent.find(*known)
-            assert found == (known[1], result, None) or (found is None and number - since >= limit // 2)
+            assert found == Remembered(known[1], result, None) or (found is None and number - since >= limit // 2)
         assert all(recent.find(id, root) is None for id in "cde" for root in "ab" if (id, root) not in newest)
