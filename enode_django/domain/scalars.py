@@ -47,8 +47,12 @@ class UnsupportedType(DefinitionError):
     """An annotation that no field can have."""
 
 
+_FROM_TEXT = {"datetime": "datetime.fromisoformat(value)", "date": "date.fromisoformat(value)", "UUID": "UUID(value)"}
+
+
 def mismatch(expected: str, value: object) -> InvalidField:
-    return InvalidField(f"expected {expected}, got {shown(value)} ({type(value).__name__})")
+    remedy = f"; pass {_FROM_TEXT[expected]}" if isinstance(value, str) and expected in _FROM_TEXT else ""
+    return InvalidField(f"expected {expected}, got {shown(value)} ({type(value).__name__}){remedy}")
 
 
 def _leaf(kind: type, *, never: tuple[type, ...] = ()) -> FieldType:

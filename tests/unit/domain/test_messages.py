@@ -3,10 +3,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, ClassVar
+from uuid import UUID
 
 import pytest
 
@@ -135,6 +136,21 @@ def test_number_where_a_decimal_is_expected_says_how_to_make_one() -> None:
         InvalidField, match=r"Pay\.amount: expected Decimal, got 1\.5 \(float\); pass Decimal\(str\(value\)\)"
     ):
         Pay(aggregate_root_id="a", amount=1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (date, "expected date, got '2026-01-31' (str); pass date.fromisoformat(value)"),
+        (datetime, "expected datetime, got '2026-01-31' (str); pass datetime.fromisoformat(value)"),
+        (UUID, "expected UUID, got '2026-01-31' (str); pass UUID(value)"),
+        (int, "expected int, got '2026-01-31' (str)"),
+    ],
+)
+def test_text_where_another_type_is_expected_says_how_to_read_it(kind: type, told: str) -> None:
+    with pytest.raises(InvalidField) as raised:
+        field_type(kind).check("2026-01-31")
+    assert str(raised.value) == told
 
 
 def test_forward_reference_resolves_when_it_is_first_needed() -> None:
