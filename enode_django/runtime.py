@@ -42,7 +42,8 @@ from enode_django.eventing.replay import replay as replay_stored
 from enode_django.eventing.resender import Resender
 from enode_django.eventing.retry_decisions import CONFLICT_PATIENCE, RetryPolicy
 from enode_django.eventing.runner import Runner
-from enode_django.eventing.snapshot_subscriber import SnapshotProcessor, SnapshotSubscriber, snapshot_subscriber
+from enode_django.eventing.snapshot_processor import SnapshotProcessor
+from enode_django.eventing.snapshot_subscriber import SnapshotSubscriber, snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.sweep import SweepingSubscription
 from enode_django.eventstore.base import EventStore, Shard

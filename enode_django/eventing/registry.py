@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 
 from enode_django.eventing.event_handlers import handler_groups
+from enode_django.eventing.snapshot_subscriber import snapshot_subscriber
 from enode_django.eventing.subscribers import (
     Subscriber,
     checkpoint_database,
@@ -23,11 +24,6 @@ class SubscriberRegistry:
     def __init__(self) -> None:
         self._made: dict[type[Subscriber], Subscriber] = {}
         self._only: Sequence[Subscriber] | None = None
-        self._ours: list[Subscriber] = []
-
-    def add_ours(self, subscriber: Subscriber) -> None:
-        """Add a subscriber of this package: it is known by its name, but is not one of the project's."""
-        self._ours.append(subscriber)
 
     def running(self, *ours: Subscriber) -> Sequence[Subscriber]:
         """Return the subscribers that event workers run: the project's, and those in ``ours``."""
@@ -60,8 +56,8 @@ class SubscriberRegistry:
         raise UnknownSubscriber(f"no subscriber is named {name!r}; there are {names}")
 
     def known(self) -> Sequence[Subscriber]:
-        """Return the project's subscribers and this package's own, whether or not event workers run these."""
-        return [*self.all(), *self._ours]
+        """Return the project's subscribers and this package's own, whether or not event workers run that."""
+        return [*self.all(), snapshot_subscriber]
 
     def name_of(self, key: str) -> str:
         """Return the name of the subscriber that has this key, or the key if no subscriber has it."""

@@ -102,21 +102,24 @@ class Target(NamedTuple):
     def rebuilds(self) -> models.QuerySet[Rebuild]:
         return Rebuild.objects.using(self.alias).filter(subscriber=self.key)
 
-    def begin(self) -> tuple[Rebuild, Shadow]:
+    def begin(self, *, keeps_undo: bool = False) -> tuple[Rebuild, Shadow]:
         """Make empty tables for the next generation, and drop those that earlier rebuilds left: a running one finds its
-        tables gone, and a swapped one can no longer be undone."""
+        tables gone, and a swapped one can no longer be undone unless ``keeps_undo``."""
         while True:
-            self.drop_left()
+            self.drop_left(keeps_undo=keeps_undo)
             with self._changing():
-                if not self.rebuilds().exclude(state__in=_FINAL).exists():
+                if not self._left(keeps_undo).exists():
                     return self._begun()
 
-    def drop_left(self) -> int:
+    def drop_left(self, *, keeps_undo: bool = False) -> int:
         """Drop the tables that earlier rebuilds left, as `begin` does. Return the number of their builds."""
         with self._changing():
-            for left in self.rebuilds().select_for_update().exclude(state__in=_FINAL):
+            for left in self._left(keeps_undo).select_for_update():
                 self._leave(left)
         return self._clear()
+
+    def _left(self, keeps_undo: bool) -> models.QuerySet[Rebuild]:
+        return self.rebuilds().exclude(state__in=[*_FINAL, State.SWAPPED] if keeps_undo else _FINAL)
 
     def _begun(self) -> tuple[Rebuild, Shadow]:
         replaces = self.generation()

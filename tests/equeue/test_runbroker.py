@@ -15,6 +15,7 @@ from django.test import override_settings
 
 from enode_django.checks import settings as checks
 from enode_django.conf import conf
+from enode_django.conf.groups import REDIS_STREAMS
 from enode_django.equeue.broker.access import Role, Secret
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.retention import Retention
@@ -188,4 +189,12 @@ def test_a_broker_that_the_queue_would_not_find_is_not_started(tmp_path: Path) -
         "no broker answers at tcp://127.0.0.1:1 (ENODE['QUEUE']), and a broker started here would listen on "
         "tcp://127.0.0.1:7625 (ENODE['BROKER']); start the first one, or let both name the same port"
     )
+    assert not (tmp_path / "queue").exists()
+
+
+def test_a_broker_that_no_queue_uses_is_not_started(tmp_path: Path) -> None:
+    queue = {"BACKEND": REDIS_STREAMS, "LOCATION": "redis://127.0.0.1:1/0"}
+    enode = {"QUEUE": queue, "BROKER": {"DIRECTORY": str(tmp_path / "queue")}}
+    with override_settings(ENODE=enode), pytest.raises(CommandError, match=r"RedisStreamsTransport.*leave out --with-"):
+        call_command("runprocessors", "--with-broker", "--verbosity", "0")
     assert not (tmp_path / "queue").exists()

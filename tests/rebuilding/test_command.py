@@ -56,6 +56,17 @@ def test_replaced_tables_can_be_dropped(followed: Harness) -> None:
     assert balances() == before
 
 
+def test_after_a_comparison_the_last_rebuild_can_still_be_undone(followed: Harness) -> None:
+    Balance.objects.filter(pk="b").update(total=-1)
+    before = balances()
+    run(accept_differences=True)
+    kept = schemas()
+    run(compare_only=True)
+    assert schemas() == kept
+    run(undo=True)
+    assert balances() == before
+
+
 def test_the_tables_of_a_running_rebuild_are_not_dropped(followed: Harness) -> None:
     with running_job("rebuild", Target.of(Balances.name).key), pytest.raises(CommandError, match="wait for its end"):
         run(drop=True)

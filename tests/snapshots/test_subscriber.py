@@ -7,7 +7,8 @@ from django.test import override_settings
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.snapshot_subscriber import AT_ONCE, snapshot_subscriber
+from enode_django.eventing.snapshot_processor import AT_ONCE
+from enode_django.eventing.snapshot_subscriber import snapshot_subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.models import Checkpoint
@@ -97,7 +98,7 @@ def test_an_event_of_an_unknown_type_parks_nothing(harness: Harness, snapshots: 
 def test_many_that_are_due_at_once_are_made_in_turns(
     harness: Harness, snapshots: PostgresSnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enode_django.eventing.snapshot_subscriber.AT_ONCE", 3)
+    monkeypatch.setattr("enode_django.eventing.snapshot_processor.AT_ONCE", 3)
     ids = [f"a{n}" for n in range(10)]
     harness.deliver(harness.subscription(snapshot_subscriber), [one for id in ids for one in stored(harness, id, 12)])
     assert versions(snapshots, *ids) == dict.fromkeys(ids, 12)

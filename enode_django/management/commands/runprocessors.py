@@ -19,7 +19,7 @@ from django.db import DatabaseError, connections
 
 from enode_django.concurrency.cores import usable_cores
 from enode_django.conf import conf
-from enode_django.conf.groups import POSTGRES, Conf
+from enode_django.conf.groups import POSTGRES, REDIS_STREAMS, Conf
 from enode_django.databases import migrate_command
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.shard_map import ShardMap
@@ -114,6 +114,8 @@ class Command(PrintableCommand):
 
     def _check_broker(self) -> None:
         """Check the settings before the broker starts."""
+        if conf().QUEUE.BACKEND == REDIS_STREAMS:
+            raise CommandError(f"ENODE['QUEUE'] names {REDIS_STREAMS!r}, which uses no broker; leave out --with-broker")
         with closing(self._make_transport()) as transport:
             check_would_be_found(conf(), transport)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
+from django.db import connection
 
 from enode_django import Command, CommandResult
 from enode_django.eventstore.memory import MemoryEventStore
@@ -64,3 +66,17 @@ def test_the_list_follows_with_everything_else_of_the_project(
     enode_execute(CreateNote("n", title="Eggs"))
     assert [note.title for note in models.Note.objects.all()] == ["Eggs"]
     assert [result.version for result in enode_bus.results] == [1]
+
+
+def test_another_fixture_may_ask_for_the_database_after_the_bus(enode_bus: InlineCommandBus, admin_user: User) -> None:
+    enode_bus.execute(CreateNote("n", title="Eggs"), 0)
+    assert models.Note.objects.get().title == "Eggs"
+
+
+@pytest.mark.enode(followed_by=[Notes])
+def test_the_bus_commits_where_a_later_fixture_lets_transactions_end(
+    enode_bus: InlineCommandBus, transactional_db: None
+) -> None:
+    enode_bus.execute(CreateNote("n", title="Eggs"), 0)
+    assert not connection.in_atomic_block
+    assert models.Note.objects.get().title == "Eggs"

@@ -50,19 +50,42 @@ NEEDLESS = [
 ]
 
 
-@pytest.mark.parametrize("role", Role)
-def test_a_worker_imports_only_what_its_settings_use(tmp_path: Path, role: Role) -> None:
+OWN = """
+import django
+django.setup()
+from enode_django.eventing.registry import subscribers
+print(*(one.name for one in subscribers.known()))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop_settings.py").write_text(SETTINGS)
+    return tmp_path
+
+
+def words(project: Path, code: str, *arguments: str) -> list[str]:
+    """Return the words that the code prints in a process of the project."""
     done = subprocess.run(
-        [sys.executable, "-c", LOADS, PIPELINES[role]],
-        cwd=tmp_path,
+        [sys.executable, "-c", code, *arguments],
+        cwd=project,
         env={"PYTHONPATH": str(PROJECT), "DJANGO_SETTINGS_MODULE": "shop_settings"},
         capture_output=True,
         text=True,
         check=True,
     )
-    imported = set(done.stdout.split())
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_worker_imports_only_what_its_settings_use(project: Path, role: Role) -> None:
+    imported = set(words(project, LOADS, PIPELINES[role]))
     assert PIPELINES[role] in imported
     assert sorted(imported.intersection(NEEDLESS)) == []
+
+
+def test_every_process_knows_the_subscriber_of_the_package(project: Path) -> None:
+    """Otherwise `check --database` and `migrate` warn that no code owns its subscription."""
+    assert words(project, OWN) == ["enode.snapshots"]
