@@ -9,9 +9,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db import DataError, connections
 from django.db.models import QuerySet
@@ -24,6 +25,7 @@ from django.utils.html import format_html
 from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
 
+from enode_django.exceptions import shown
 from enode_django.jobs.error_texts import message_of
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ class Estimated(Counting):
         return estimate if self.is_estimate else int(super().count)
 
     def validate_number(self, number: Any) -> int:
+        if not isinstance(number, int):  # a history hands the text of the URL on, for Django to read or refuse
+            return super().validate_number(number)
         if self.num_pages <= number and self.is_estimate:
             rows: Any = self.object_list
             self.count, self.is_estimate = rows.count(), False
@@ -171,6 +175,14 @@ class Listed(ReadOnly, Pages):
     class Media:
         css = STYLES
         js = SCRIPTS
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *more: Any, **options: Any) -> Any:
+        for key in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            try:
+                self.opts.pk.to_python(key)
+            except ValidationError as error:
+                raise BadRequest(f"{shown(key)} is not the key of a row; choose rows in the list") from error
+        return super().response_action(request, queryset, *more, **options)  # later versions of Django pass more
 
 
 def page_at(

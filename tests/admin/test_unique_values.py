@@ -48,6 +48,12 @@ def test_nobody_changes_them(admin_client: Client, db: None, page: str) -> None:
     assert admin_client.get(f"/admin/enode_django/uniquevalue/{page}").status_code == 403
 
 
+@pytest.mark.parametrize("page", ["1", "2", "x", "-1"])
+def test_any_page_of_a_history_may_be_asked_for(admin_client: Client, db: None, page: str) -> None:
+    make("held-1", id=1)
+    assert admin_client.get(f"/admin/enode_django/uniquevalue/1/history/?p={page}").status_code == 200
+
+
 @pytest.mark.parametrize("model", ["uniquevalue", "processstate"])
 def test_a_long_list_is_read_by_an_index(admin_client: Client, db: None, model: str) -> None:
     with CaptureQueriesContext(connection) as asked:
