@@ -13,7 +13,15 @@ from django.utils.safestring import SafeString
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
 from enode_django.admin.linking import STREAMS, WithLinks, link, may_open
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import VIEW_PAYLOAD, Estimated, ModelAdmin, WithSubscriber, as_json, preformatted
+from enode_django.admin.showing import (
+    VIEW_PAYLOAD,
+    Estimated,
+    IndexedValues,
+    ModelAdmin,
+    WithSubscriber,
+    as_json,
+    preformatted,
+)
 from enode_django.models import ProcessState
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ class ProcessStateAdmin(WithMoments, WithLinks, ByDatabase, WithSubscriber, Mode
     paginator = Estimated
     when_empty = "No process manager with a state has begun a process."
     list_display = ("key", "shown_subscriber", "phase", "handled", "changed_at")
-    list_filter = (DatabaseFilter, "subscriber", PhaseFilter)
+    list_filter = (DatabaseFilter, ("subscriber", IndexedValues), PhaseFilter)
     search_fields = ("key__exact",)
     search_help_text = "a whole key"
     ordering = ("-pk",)  # the table can be long, and has no index by time

@@ -9,7 +9,7 @@ from django.contrib import admin
 from enode_django.admin.databases import ByDatabase, ShardFilter, shards
 from enode_django.admin.linking import WithLinks
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import Estimated, ModelAdmin, NamedValues
+from enode_django.admin.showing import Estimated, IndexedValues, ModelAdmin
 from enode_django.models import UniqueValue
 
 
@@ -21,7 +21,7 @@ class UniqueValueAdmin(WithMoments, WithLinks, ByDatabase, ModelAdmin):
     paginator = Estimated
     when_empty = "No aggregate holds a unique value in this database. The first shard has them all."
     list_display = ("short_digest", "name", "aggregate_root_id", "state", "version", "changed_at")
-    list_filter = (ShardFilter, ("name", NamedValues))
+    list_filter = (ShardFilter, ("name", IndexedValues))
     search_fields = ("aggregate_root_id__exact",)
     search_help_text = "a whole aggregate root id"
     ordering = ("-pk",)  # the table can be as long as that of aggregates, and has no index by time

@@ -33,6 +33,7 @@ class Done(NamedTuple):
 def record(operator: str, source: OperatorAction.Source, done: Done) -> None:
     """Log an action and store it. If it cannot be stored, log all its fields as an error and return, since the action
     itself has happened. Blocks."""
+    operator, done = _storable(operator), Done(*map(_storable, done))
     logger.info("%s by %s: %s %s: %s", done.action, operator, done.object_type, done.object_id, done.details)
     alias = router.db_for_write(OperatorAction)
     try:
@@ -48,6 +49,11 @@ def record(operator: str, source: OperatorAction.Source, done: Done) -> None:
             )
     except (Error, ImproperlyConfigured, ConnectionDoesNotExist) as error:  # the last two: no database at all
         logger.error("the action is not in the audit trail: %s; %s by %s", error, done, operator)
+
+
+def _storable(text: str) -> str:
+    """Escape what PostgreSQL refuses: NUL, and the lone surrogates that stand for bytes of a terminal's encoding."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 @contextmanager

@@ -121,6 +121,19 @@ class ContextChildren:
         end(self._living)
 
 
+def ending(status: int | None) -> str:
+    """Return how a child has ended, for a log.
+
+    >>> ending(3), ending(-9)
+    ('exit status 3', 'killed by SIGKILL')
+    """
+    if status is not None and status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    if status == UNKNOWN_STATUS:
+        return "nobody knows how, since the process that forks has died, too"
+    return f"exit status {status}"
+
+
 def end(processes: Sequence[ChildProcess]) -> None:
     """Send SIGTERM to living processes, and wait until all have ended."""
     for process in processes:

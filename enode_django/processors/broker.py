@@ -14,7 +14,7 @@ from typing import Any
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf.groups import Conf
 from enode_django.exceptions import ConfigurationError, DirectoryInUse, QueueError, TransportUnavailable
-from enode_django.processes.children import Children, Job
+from enode_django.processes.children import Children, Job, ending
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.worker import load_project
 
@@ -53,7 +53,7 @@ class BrokerProcess:
         except (EOFError, OSError):
             self._process.join()
             raise ConfigurationError(
-                f"the broker did not start (exit status {self._process.exitcode}); its log says why"
+                f"the broker did not start ({ending(self._process.exitcode)}); its log says why"
             ) from None
         logger.info("the broker listens on %s, process %s", location, self._process.pid)
         return location
@@ -72,7 +72,7 @@ class BrokerProcess:
         living workers, is logged, and the start tried again."""
         if self._process.is_alive() or time.monotonic() < self._due:
             return
-        logger.error("the broker died, exit status %s; starting another", self._process.exitcode)
+        logger.error("the broker died: %s; starting another", ending(self._process.exitcode))
         self._due = time.monotonic() + RESTART_DELAY
         self._connection.close()
         try:

@@ -7,7 +7,6 @@ is told only which of them are dead, and their work in hand.
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from enode_django.conf.groups import Conf
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.in_flight import is_of_a_sweep
-from enode_django.processes.children import UNKNOWN_STATUS, Children
+from enode_django.processes.children import Children, ending
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.dead_workers import DeadWorkers
 from enode_django.processors.exit_statuses import is_nobodys_fault
@@ -243,7 +242,7 @@ class WorkerGroup:
             logger.warning("worker %s ended", worker.name)
             self._burials.add(worker.name, {})
         else:
-            logger.error("worker %s died: %s; starting another", worker.name, _ending(status))
+            logger.error("worker %s died: %s; starting another", worker.name, ending(status))
             self._burials.add(worker.name, found_with(hands, self._seats))
 
     def _remove(self, number: int, worker: Worker) -> int | None:
@@ -305,11 +304,3 @@ def _messages(connection: Connection) -> Iterator[Any]:
             yield receive(connection)
     except (EOFError, OSError):
         return
-
-
-def _ending(status: int | None) -> str:
-    if status is not None and status < 0:
-        return f"killed by {signal.Signals(-status).name}"
-    if status == UNKNOWN_STATUS:
-        return "nobody knows how, since the process that forks has died, too"
-    return f"exit status {status}"

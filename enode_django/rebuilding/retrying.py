@@ -21,7 +21,7 @@ from enode_django.eventing.pending import Failure, PendingAggregate
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.sqlstates import is_conflict_of_rows
+from enode_django.eventstore.sqlstates import UNIQUE_VIOLATION, is_conflict_of_rows, sqlstate
 from enode_django.rebuilding.comparing import Generation
 from enode_django.rebuilding.definitions import quoted
 from enode_django.rebuilding.meanings import Place, escaped, is_attributed, meaning
@@ -148,17 +148,31 @@ class _Retry:
         detail = cause.diag.message_detail or ""
         if found is None:
             return
-        columns, place = ", ".join(found[1]), Generation.of(self._shadow).place
-        _, is_told, rest = detail.rpartition(f"({columns})=(")  # an exclusion constraint names the holder's values last
+        place = Generation.of(self._shadow).place
+        held_values = _held_values(detail, f"({', '.join(found[1])})=(", is_unique=sqlstate(error) == UNIQUE_VIOLATION)
         for model in self._target.written:
             rows = meaning(self._target, model, place)
-            if is_told and model._meta.db_table == found[0] and rows.whose is not None:
+            if held_values is not None and model._meta.db_table == found[0] and rows.whose is not None:
                 # Apart from the joins: their tables may have columns of the same names.
                 told = ", ".join(f"CASE WHEN {one} IS NULL THEN 'null' ELSE concat({one}) END" for one in found[1])
                 held = f"SELECT ctid FROM {place(found[0])} WHERE concat_ws(', ', {escaped(told)}) = %s"
                 query = f"SELECT DISTINCT {rows.whose} FROM {rows.tables} WHERE row.ctid IN ({held})"
-                for (id,) in execute(self._shadow.alias, query, (rest.rpartition(")")[0],)).fetchall():
+                for (id,) in execute(self._shadow.alias, query, (held_values,)).fetchall():
                     yield id
+
+
+def _held_values(detail: str, key: str, *, is_unique: bool) -> str | None:
+    """Return the holder's values in the detail of an error; None if it does not tell them. A value may contain ``key``.
+    An exclusion constraint names the values of both rows, the holder's last.
+
+    >>> _held_values("Key (a)=(x (a)=(y) already exists.", "(a)=(", is_unique=True)
+    'x (a)=(y'
+    >>> _held_values("Key (a)=([1,3)) conflicts with existing key (a)=([2,4)).", "(a)=(", is_unique=False)
+    '[2,4)'
+    """
+    parts = detail.split(key)
+    rest = parts[1:] if is_unique else parts[len(parts) // 2 + 1 :]
+    return key.join(rest).rpartition(")")[0] if rest else None
 
 
 def take_back(target: Target, shadow: Shadow, ids: Sequence[str]) -> None:

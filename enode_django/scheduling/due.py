@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from enode_django.exceptions import InvalidField, shown
@@ -57,6 +57,10 @@ def due_of(at: datetime | None, after: timedelta | float | None, since: datetime
     if after is None:
         if not isinstance(at, datetime) or at.utcoffset() is None:
             raise InvalidField(f"at={shown(at)} is not a datetime with a time zone; see django.utils.timezone")
+        try:
+            at.astimezone(UTC)
+        except OverflowError:  # PostgreSQL would store it, but nobody could read it again
+            raise InvalidField(f"at={shown(at)} is outside the years 1 to 9999 in UTC") from None
         return Due(at)
     if isinstance(after, int | float) and not isinstance(after, bool):  # NaN becomes -1
         after = timedelta(seconds=max(-1.0, min(after, 2 * LONGEST_AFTER.total_seconds())))

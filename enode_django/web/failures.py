@@ -15,6 +15,8 @@ from enode_django.exceptions import (
     CommandFailed,
     CommandIdReused,
     InvalidField,
+    InvalidFields,
+    InvalidId,
     MessageTooLarge,
     Path,
 )
@@ -30,6 +32,8 @@ _STATUSES: Mapping[str, int] = {
     AggregateAlreadyExists.__name__: CONFLICT,
     CommandIdReused.__name__: CONFLICT,
     InvalidField.__name__: INVALID,
+    InvalidFields.__name__: INVALID,
+    InvalidId.__name__: INVALID,
     MessageTooLarge.__name__: INVALID,
 }
 _TEXTS: Mapping[int, Any] = {

@@ -54,7 +54,7 @@ def test_processors_bring_a_broker_that_is_started_again_outlives_a_killed_super
     with hosting.load(seed) as load:
         (pid,) = re.findall(r"the broker listens on .*, process (\d+)", first.log)
         os.kill(int(pid), signal.SIGKILL)
-        first.wait_for("the broker died, exit status -9; starting another")
+        first.wait_for("the broker died: killed by SIGKILL; starting another")
         load.wait_for_rounds(20)
     first.signal(signal.SIGKILL)
     first.wait_gone()

@@ -80,3 +80,11 @@ def test_what_a_page_never_said_confirms_no_row_that_it_did_not_show(seen: str) 
     chosen = {"action": "discard", "_selected_action": [letter.pk], CONFIRMED: "yes"}
     client_of("change_deadletter").post(LETTERS, {**chosen, "seen": seen})
     assert left() == ["a"]
+
+
+@pytest.mark.parametrize("key", ["x", "", "9" * 5_000, "1e3"])
+def test_what_no_row_can_have_as_its_key_is_a_bad_request(key: str) -> None:
+    keep("a")
+    client = client_of("change_deadletter")
+    assert client.post(LETTERS, {"action": "discard", "_selected_action": key}).status_code == 400
+    assert left() == ["a"]

@@ -320,6 +320,12 @@ def test_reasons_and_objects_are_cut_to_their_columns() -> None:
     assert (len(row.operator), len(row.object_id), len(row.reason)) == (300, 500, actions.LONGEST_REASON)
 
 
+def test_what_a_terminal_of_another_encoding_hands_over_is_kept() -> None:
+    record("j\udcf6rg", OperatorAction.Source.COMMAND, Done("skip", "t", "ada", details="a\0b", reason="f\udcfcr Ada"))
+    row = OperatorAction.objects.get()
+    assert (row.operator, row.details, row.reason) == (r"j\udcf6rg", r"a\0b", r"f\udcfcr Ada")
+
+
 def test_dead_letters_are_known_by_their_command() -> None:
     letter = DeadLetter.objects.create(
         **{"key": "k", "command_id": "c-1", "aggregate_root_id": "ada", "command_type": "t", "topic": "commands"},

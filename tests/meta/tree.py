@@ -12,7 +12,7 @@ VENDOR = ROOT / "enode_django" / "static" / "enode_django" / "vendor"
 
 
 def text_files() -> list[Path]:
-    found = [path for path in ROOT.iterdir() if path.is_file()]
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # a file in a linked worktree
     for folder in FOLDERS:
         found += (path for path in (ROOT / folder).rglob("*") if path.is_file())
     own = (path for path in found if "__pycache__" not in path.parts and VENDOR not in path.parents)

@@ -22,7 +22,7 @@ def take(event: DomainEvent) -> None:
     if isinstance(event, Added):
         Posting.objects.filter(account=event.aggregate_root_id).update(once=None)
         last = Posting.objects.filter(account=event.aggregate_root_id, amount=event.amount)
-        last.update(once=f"name) = ({event.amount}")
+        last.update(once=f"name) = (once)=({event.amount}")
 
 
 def names() -> dict[str, int]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from math import inf
 from typing import Any
 
@@ -105,6 +105,8 @@ def test_it_belongs_to_the_transaction(harness: Harness) -> None:
         {"after": 10**400},
         {"after": timedelta(seconds=-1)},
         {"at": FUTURE, "after": 1},
+        {"at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))},
+        {"at": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))},
     ],
 )
 def test_another_time_is_refused(time: dict[str, Any]) -> None:

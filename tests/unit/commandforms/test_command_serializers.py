@@ -204,7 +204,15 @@ def test_a_refusal_is_a_validation_error_with_the_type_as_its_code(bus: InlineCo
 
 @pytest.mark.parametrize(
     ("error_type", "status"),
-    [("AggregateAlreadyExists", 409), ("AggregateTypeMismatch", 404), ("MessageTooLarge", 400), ("KeyError", 500)],
+    [
+        ("AggregateAlreadyExists", 409),
+        ("AggregateTypeMismatch", 404),
+        ("MessageTooLarge", 400),
+        ("InvalidField", 400),
+        ("InvalidFields", 400),
+        ("InvalidId", 400),
+        ("KeyError", 500),
+    ],
 )
 def test_other_failures_have_a_status_too(error_type: str, status: int) -> None:
     failed = CommandResult(

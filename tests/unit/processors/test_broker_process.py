@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from enode_django.conf.groups import Conf
 from enode_django.processes.children import ContextChildren, Job, Started
+from enode_django.processes.template import TemplateChildren
 from enode_django.processors.broker import BrokerProcess
 from tests.acceptance.waiting import wait_until
 
@@ -18,9 +20,10 @@ SOON = 60.0
 
 
 def waits(connection: Connection, notes: Any) -> None:
-    """Stands for the broker: lives until a signal ends it."""
+    """Stands for the broker: lives until a signal ends it, or its supervisor closes the connection."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    signal.pause()
+    with suppress(EOFError):
+        connection.recv_bytes()
 
 
 class RefusesTheSecond(ContextChildren):
@@ -59,3 +62,27 @@ def test_a_broker_that_cannot_be_started_anew_is_tried_again(
     assert children.starts == 2, "the delay is not over"
     wait_until(lambda: broker.look() or broker.ends, "another is started")  # type: ignore[func-returns-value]
     assert (children.starts, broker.pid != died) == (3, True)
+
+
+class Waiting(TemplateChildren):
+    def start(self, job: Job) -> Started:
+        return super().start(Job(job.name, waits, ()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(
+    ("victim", "how"),
+    [
+        ("broker", "killed by SIGKILL"),
+        ("template", "nobody knows how, since the process that forks has died, too"),
+    ],
+)
+def test_the_log_says_how_the_broker_died(victim: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(Waiting(ContextChildren())) as children:
+        broker = BrokerProcess(Conf(), children, verbosity=0)
+        pid = {"broker": broker.pid, "template": children._template.pid}[victim]
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not broker.ends, "it is gone")
+        broker.look()
+        assert f"the broker died: {how}; starting another" in caplog.messages
