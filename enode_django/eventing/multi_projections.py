@@ -82,6 +82,11 @@ def key_fields(cls: type[MultiProjection[Any]]) -> Sequence[models.Field[Any, An
             f"{cls.__qualname__} has no key_field, and {model.__qualname__} counts its primary keys; name the unique "
             "field or fields that the events' keys are the values of"
         )
+    if any(isinstance(field, models.JSONField) for field in fields):
+        raise DefinitionError(
+            f"{cls.__qualname__} has key_field = {given!r} with a JSONField, whose values may be lists and maps; take "
+            "fields with texts or numbers, one for each part of the key"
+        )
     if any(field.null for field in fields) or not _are_unique(model, {field.name for field in fields}):
         raise DefinitionError(
             f"{cls.__qualname__} has key_field = {given!r}, by which {model.__qualname__} may have several rows; it "

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby, zip_longest
+from decimal import Decimal
+from itertools import groupby, product, zip_longest
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -38,15 +39,18 @@ _COMPARE = """
     one AS (SELECT {one.name}::text AS id, {one.fields} AS fields FROM {one.tables} {one_wanted}),
     other AS (SELECT {other.name}::text AS id, {other.fields} AS fields FROM {other.tables} {other_wanted}),
     different AS (
-        (SELECT 0 AS side, * FROM (SELECT * FROM one EXCEPT ALL SELECT * FROM other) AS only_one)
-        UNION ALL (SELECT 1, * FROM (SELECT * FROM other EXCEPT ALL SELECT * FROM one) AS only_other WHERE %s)
+        (SELECT false AS is_other, * FROM (SELECT * FROM one EXCEPT ALL SELECT * FROM other) AS only_one)
+        UNION ALL (SELECT true, * FROM (SELECT * FROM other EXCEPT ALL SELECT * FROM one) AS only_other WHERE %s)
     )
     SELECT (SELECT count(*) FROM reached WHERE is_equal), (SELECT count(*) FROM reached WHERE NOT is_equal),
-           (SELECT coalesce(sum(greatest(ones, others)), 0)::bigint FROM (
-               SELECT count(*) FILTER (WHERE side = 0) AS ones, count(*) FILTER (WHERE side = 1) AS others
+           (SELECT coalesce(sum(CASE WHEN id IS NULL THEN ones + others ELSE greatest(ones, others) END), 0)::bigint
+            FROM (
+               SELECT id, count(*) FILTER (WHERE NOT is_other) AS ones, count(*) FILTER (WHERE is_other) AS others
                FROM different GROUP BY id
            ) AS per_aggregate),
-           ARRAY(SELECT jsonb_build_array(side, id, fields)::text FROM different ORDER BY id, side LIMIT {examples})
+           ARRAY(SELECT jsonb_build_array(is_other, id, fields)::text FROM different
+                 ORDER BY id, row_number() OVER (PARTITION BY id, is_other ORDER BY fields), is_other
+                 LIMIT {examples})
 """
 
 # Rows of the same bytes are equal, and comparing bytes costs a fraction of building and hashing JSON. So JSON is only
@@ -290,29 +294,49 @@ def check_volatile(target: Target) -> None:
             raise RebuildError(f"{target.name} calls {name!r} volatile, but none of its models has such a field")
 
 
-class _Fraction(NamedTuple):
-    """A number of JSON by its text: a float has fewer digits than a `Decimal` of a row."""
+class _Number(NamedTuple):
+    """A number of JSON with all its digits. As in PostgreSQL, it equals numbers of its value and no boolean."""
 
-    text: str
+    value: Decimal
 
     def __repr__(self) -> str:
-        return self.text
+        return f"{self.value:f}"
 
 
 def loaded(text: str) -> Any:
     """Return a value of JSON, with all digits of its numbers."""
-    return json.loads(text, parse_float=_Fraction)
+    return json.loads(text, parse_float=_number, parse_int=_number)
+
+
+def _number(text: str) -> _Number:
+    return _Number(Decimal(text))
 
 
 def paired(table: str, found: Iterable[Sequence[Any]]) -> Iterator[Difference]:
-    """Pair rows that only one or only the other generation has: a pair is one changed row. ``found`` has the side, the
-    name and the fields of each, sorted by name. Pure."""
+    """Pair rows that only one or only the other generation has: a pair is one changed row. ``found`` has for each
+    whether it is the other's, its name and its fields, sorted by name. Pure."""
     for id, rows in groupby(found, key=itemgetter(1)):
         sides: tuple[list[Any], list[Any]] = ([], [])
-        for side, _, fields in rows:
-            sides[side].append(fields)
+        for is_other, _, fields in rows:
+            sides[is_other].append(fields)
         if id is None:  # rows without an aggregate cannot be paired
             yield from (Difference(table, None, one, None) for one in sides[0])
             yield from (Difference(table, None, None, other) for other in sides[1])
         else:
-            yield from (Difference(table, id, one, other) for one, other in zip_longest(*sides))
+            yield from (Difference(table, id, one, other) for one, other in _most_alike_first(*sides))
+
+
+def _most_alike_first(ones: list[Any], others: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of rows, those with the most equal fields first, and then what is left, with None. Empties the
+    lists."""
+    while ones and others:
+        one, other = max(product(ones, others), key=_equal_fields)
+        ones.remove(one)
+        others.remove(other)
+        yield one, other
+    yield from zip_longest(ones, others)
+
+
+def _equal_fields(pair: tuple[Mapping[str, Any], Mapping[str, Any]]) -> int:
+    one, other = pair
+    return sum(name in other and other[name] == value for name, value in one.items())

@@ -44,6 +44,17 @@ _DEPENDENTS = """
             SELECT unnest(ARRAY[t.oid, t.typarray]) FROM pg_type AS t JOIN pg_class AS c ON c.reltype = t.oid
             WHERE c.oid = %s)))
 """
+# Its sequences go with the table, and are dropped with it.
+_SEQUENCES = """
+    SELECT DISTINCT format('%%s depends on its sequence %%s', pg_describe_object(d.classid, d.objid, d.objsubid),
+                           own.objid::regclass)
+    FROM pg_depend AS own JOIN pg_class AS s ON s.oid = own.objid AND s.relkind = 'S'
+    JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = (own.classid, own.objid)
+    LEFT JOIN pg_attrdef AS a ON d.classid = 'pg_attrdef'::regclass AND a.oid = d.objid
+    WHERE own.classid = 'pg_class'::regclass AND own.refclassid = 'pg_class'::regclass AND own.refobjid = %s
+      AND own.deptype IN ('a', 'i') AND d.deptype = 'n'
+      AND (a.adrelid, a.adnum) IS DISTINCT FROM (own.refobjid, own.refobjsubid)
+"""
 _MARKS = """
     SELECT format('it belongs to the extension %%I', extname) FROM pg_depend AS d JOIN pg_extension AS e
         ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
@@ -75,7 +86,7 @@ _MAY_MAKE_SCHEMAS = """
 """
 
 
-_QUESTIONS = (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _DEPENDENTS, _MARKS, _TYPES, _RIGHTS)
+_QUESTIONS = (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _DEPENDENTS, _SEQUENCES, _MARKS, _TYPES, _RIGHTS)
 
 
 def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> Iterator[str]:
@@ -86,6 +97,12 @@ def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> 
         yield f"{user} may not make schemas in the database {database}: GRANT CREATE ON DATABASE {database} TO {user}"
     oids = [table.oid for table in tables.values()]
     for name in names:
+        if name.startswith('"'):
+            yield (
+                f"{name}: its name is quoted in db_table; write it without quotes and schema, and put the schema into "
+                "the connection's search_path"
+            )
+            continue
         if name not in tables:
             yield f"{name}: there is no such table; run manage.py migrate"
             continue

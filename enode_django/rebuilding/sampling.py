@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
 
 from enode_django.databases import execute
 from enode_django.eventing.multi_projections import MultiProjection
+from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import RebuildError
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import CatchingUp
@@ -42,7 +43,7 @@ def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count
         versions = dict(execute(target.alias, wanted, (*parameters, count)).fetchall())
     catching_up.report("check a sample", aggregates=len(versions))
     if isinstance(target.subscriber, MultiProjection):
-        _check_orders(target, record, [Todo(id, "", version) for id, version in versions.items()])
+        _check_orders(target, record, catching_up.store, versions)
         return
     with _scratch(target, record) as scratch, replayer(scratch) as replaying:
         replaying.catch_up([Todo(id, "", version) for id, version in versions.items()])
@@ -60,11 +61,15 @@ def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count
         )
 
 
-def _check_orders(target: Target, record: Rebuild, todo: Sequence[Todo]) -> None:
-    one, other = (_replayed(target, record, some) for some in (todo, todo[::-1]))
-    found = [(side, *row) for side, rows in enumerate((one - other, other - one)) for row in rows.elements()]
-    rows = [(side, key, loaded(fields)) for side, key, fields in sorted(found, key=itemgetter(1))]
-    differences = [*paired(target.tables[0], rows)]
+def _check_orders(target: Target, record: Rebuild, store: EventStore, versions: Mapping[str, int]) -> None:
+    orders = [*versions.items()], [*versions.items()][::-1]
+    (one, one_reached), (other, other_reached) = (_replayed(target, record, store, dict(some)) for some in orders)
+    found = [(False, *row) for row in (one - other).elements()] + [(True, *row) for row in (other - one).elements()]
+    rows = [(is_other, key, loaded(fields)) for is_other, key, fields in sorted(found, key=itemgetter(1))]
+    # Numbers of JSON may be equal in value, and not as texts.
+    differences: list[Difference | Lag] = [row for row in paired(target.tables[0], rows) if row.one != row.other]
+    lags = [Lag(id, one_reached.get(id, 0), other_reached.get(id, 0)) for id in versions]
+    differences += [lag for lag in lags if lag.one != lag.other]
     if differences:
         lines = "\n  ".join(one.text("one way", "the other way round") for one in differences[:EXAMPLES])
         raise RebuildError(
@@ -75,15 +80,19 @@ def _check_orders(target: Target, record: Rebuild, todo: Sequence[Todo]) -> None
         )
 
 
-def _replayed(target: Target, record: Rebuild, todo: Sequence[Todo]) -> Counter[tuple[str, str]]:
-    """Replay aggregates in this order, in tables of their own. Return the rows, by the text of key and fields: several
-    keys may have the same text."""
+def _replayed(
+    target: Target, record: Rebuild, store: EventStore, versions: Mapping[str, int]
+) -> tuple[Counter[tuple[str, str]], dict[str, int]]:
+    """Replay aggregates in this order, in tables of their own. Return the rows, by the text of key and fields (several
+    keys may have the same text), and the versions that the aggregates have reached."""
     (model,) = target.written
     with _scratch(target, record) as scratch, replayer(scratch) as replaying:
-        replaying.catch_up(todo)  # handles those of a batch in this order
-        rows = meaning(target, model, Generation.of(scratch).place)
+        replaying.catch_up([Todo(id, "", version) for id, version in versions.items()])  # a batch in this order
+        retry_parked(target, store, scratch, versions)
+        generation = Generation.of(scratch)
+        rows = meaning(target, model, generation.place)
         found = execute(target.alias, f"SELECT {rows.name}, ({rows.fields})::text FROM {rows.tables}", ())
-        return Counter(found.fetchall())
+        return Counter(found.fetchall()), dict(execute(target.alias, *reached(target, generation)).fetchall())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from django.db import connection, models, transaction
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Upper
 from django.test.utils import isolate_apps
 
@@ -24,6 +24,7 @@ from tests.following.orders import Customer, CustomerTotal, DailyTotal, Rack
 Handler = Callable[[Any, Any], None]
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 PLACE = UUID(int=1)
+OTHERS: models.QuerySet[CustomerTotal] = CustomerTotal._base_manager.all()
 
 
 def table(model: type[Any], *names: str) -> KeyedRowTable[Any]:
@@ -140,6 +141,16 @@ def test_new_rows_with_and_without_expressions_are_made_in_one_batch(orders: Har
         pytest.param(F("text"), id="value"),
         pytest.param(Case(When(orders__gt=0, then=Value("many"))), id="condition"),
         pytest.param(Case(When(Q(~Q(orders=0), amount=0), then=Value("many"))), id="conditions"),
+        pytest.param(Subquery(OTHERS.filter(pk=OuterRef("text")).values("text")), id="subquery"),
+        pytest.param(Subquery(OTHERS.annotate(its=OuterRef("text")).values("its")[:1]), id="column of a subquery"),
+        pytest.param(Subquery(OTHERS.values("pk").union(OTHERS.filter(pk=OuterRef("pk")).values("pk"))), id="union"),
+        pytest.param(
+            Subquery(
+                OTHERS.filter(pk=Subquery(OTHERS.filter(pk=OuterRef(OuterRef("pk"))).values("pk"))).values("text")
+            ),
+            id="subquery of a subquery",
+        ),
+        pytest.param(Case(When(Exists(OTHERS.filter(pk=OuterRef("pk"))), then=Value("many"))), id="whether rows exist"),
     ],
 )
 def test_no_expression_of_a_stored_row_names_a_column(orders: Harness, expression: Any) -> None:
@@ -150,6 +161,16 @@ def test_no_expression_of_a_stored_row_names_a_column(orders: Harness, expressio
     handle(rows, [("ann", leave)])
     with pytest.raises(ValueError, match="which names a column"):
         handle(rows, [("ann", compute)])
+
+
+def test_a_subquery_that_names_columns_of_its_own_rows_alone_is_stored(orders: Harness) -> None:
+    def compute(row: Any, event: Any) -> None:
+        row.text = Subquery(OTHERS.filter(Exists(OTHERS.filter(pk=OuterRef("pk"))), pk="bob").values("pk"))
+
+    rows = table(CustomerTotal, "customer")
+    handle(rows, [("ann", leave), ("bob", leave)])
+    handle(rows, [("ann", compute)])
+    assert CustomerTotal._base_manager.get(pk="ann").text == "bob"
 
 
 def test_rows_may_be_nothing_but_keys(orders: Harness) -> None:

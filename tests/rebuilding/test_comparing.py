@@ -72,6 +72,51 @@ def test_a_changed_a_missing_and_a_further_row_are_told_apart(followed: Harness)
     assert schemas() == []
 
 
+def test_rows_of_unknown_aggregates_are_counted_as_they_are_told(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changed row is two, since nothing says that they belong together."""
+    monkeypatch.setattr(Postings, "aggregate_field", "")
+    PostingLine.objects.filter(text="adds 2").update(text="changed")
+    PostingLine.objects.create(posting=Posting.objects.get(account="c", amount=2), account="c", text="more")
+    comparison = rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison
+    told = describe(comparison)
+    assert comparison.rows == len(told) == 3
+    assert [line.split("{")[0] for line in told] == [
+        "rebuilding_postingline: only rebuilt ",
+        "rebuilding_postingline: only in use ",
+        "rebuilding_postingline: only in use ",
+    ]
+
+
+def test_the_changed_rows_of_an_aggregate_are_paired_by_what_they_have_in_common(followed: Harness) -> None:
+    followed.stored("d", *(Added(amount=number) for number in range(4)))
+    follow()
+    PostingLine.objects.get(text="adds 0", account="d").delete()
+    for before, after in (("adds 1", "z"), ("adds 2", "y"), ("adds 3", "x")):
+        PostingLine.objects.filter(text=before, account="d").update(text=after)
+    comparison = rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison
+    assert comparison.rows == 4
+    assert sorted(describe(comparison)) == [
+        "rebuilding_postingline of d: only rebuilt {'text': 'adds 0', 'account': 'd', "
+        "'posting': {'once': None, 'amount': 0, 'account': 'd'}}",
+        "rebuilding_postingline of d: text: rebuilt 'adds 1', in use 'z'",
+        "rebuilding_postingline of d: text: rebuilt 'adds 2', in use 'y'",
+        "rebuilding_postingline of d: text: rebuilt 'adds 3', in use 'x'",
+    ]
+
+
+def test_no_row_is_told_to_be_missing_because_its_aggregate_has_many_that_have_changed(followed: Harness) -> None:
+    followed.stored("d", *(Added(amount=number) for number in range(EXAMPLES + 1)))
+    follow()
+    PostingLine.objects.filter(account="d").update(text="changed")
+    comparison = rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison
+    assert comparison.rows == EXAMPLES + 1
+    told = describe(comparison)
+    assert len(told) == EXAMPLES // 2
+    assert not [line for line in told if "only" in line]
+
+
 def test_columns_may_be_called_like_the_parts_of_the_comparison(postings: Harness) -> None:
     with subscribers.only(Seats):
         postings.stored("a", Added(amount=1), Added(amount=2))
@@ -100,6 +145,21 @@ def test_a_fraction_of_json_is_another_value_than_a_text(postings: Harness, effe
         Seat.objects.update(note={"part": "0.1"})
         comparison = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
     assert describe(comparison) == ["rebuilding_seat of a: note: rebuilt {'part': 0.1}, in use {'part': '0.1'}"]
+
+
+def test_a_number_of_json_is_another_value_than_a_truth_and_the_same_as_an_equal_number(
+    postings: Harness, effects: Effects
+) -> None:
+    effects.note = 1
+    with subscribers.only(Seats):
+        postings.stored("a", Added(amount=1))
+        follow(Seats)
+        Seat.objects.update(note=Value(1.0, JSONField()), fields=7)
+        same = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
+        Seat.objects.update(note=Value(True, JSONField()))
+        other = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
+    assert describe(same) == ["rebuilding_seat of a: fields: rebuilt 0, in use 7"]
+    assert describe(other) == ["rebuilding_seat of a: fields: rebuilt 0, in use 7; note: rebuilt 1, in use True"]
 
 
 def test_a_row_that_is_there_twice_is_found_in_a_table_that_migrations_did_not_make(

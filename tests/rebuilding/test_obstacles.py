@@ -14,6 +14,7 @@ from enode_django.models import Rebuild
 from enode_django.rebuilding.engine import InProcess
 from enode_django.rebuilding.rebuild import plan, rebuild
 from tests.rebuilding.conftest import schemas
+from tests.rebuilding.domain import Posting
 from tests.rebuilding.histories import nothing
 from tests.rebuilding.tables import asked, quoted, role, sql
 
@@ -45,6 +46,15 @@ OBSTACLES = {
         f"function one({TABLE}) depends on it"
     ),
     f"CREATE TABLE holder (held {TABLE}[])": "column held of table holder depends on it",
+    f"CREATE TABLE counting (number bigint DEFAULT nextval('{TABLE}_id_seq'))": (
+        f"default value for column number of table counting depends on its sequence {TABLE}_id_seq"
+    ),
+    f"ALTER TABLE {TABLE} ADD number bigint DEFAULT nextval('{TABLE}_id_seq')": (
+        f"default value for column number of table {TABLE} depends on its sequence {TABLE}_id_seq"
+    ),
+    f"CREATE VIEW counted AS SELECT last_value FROM {TABLE}_id_seq": (
+        f"rule _RETURN on view counted depends on its sequence {TABLE}_id_seq"
+    ),
     f"ALTER TABLE {TABLE} REPLICA IDENTITY USING INDEX {TABLE}_pkey": "its replica identity is an index",
     f"CREATE TYPE mood AS ENUM ('good'); ALTER TABLE {TABLE} ADD mood mood": (
         "its column mood has the type mood, whose operators lie in the schema public"
@@ -100,6 +110,17 @@ def test_what_a_user_may_not_do_is_told_with_what_would_let_him(declared: None) 
     assert f"GRANT CREATE ON DATABASE {database} TO {name}" in told
     assert f"{TABLE}: {name} is not its owner, {owner}" in told
     assert f"{TABLE}: {name} may not put tables into its schema: GRANT CREATE ON SCHEMA public TO {name}" in told
+
+
+@pytest.mark.parametrize("name", [f'"public"."{TABLE}"', f'"{TABLE}"'])
+def test_a_table_that_a_model_names_in_quotes_is_refused(
+    declared: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Django takes such a name as it is, so handlers would find the table in use and not the one that is built."""
+    monkeypatch.setattr(Posting._meta, "db_table", name)
+    told = re.escape(f"{name}: its name is quoted in db_table")
+    with pytest.raises(RebuildError, match=f"^rebuilding.postings cannot be rebuilt: {told}"):
+        plan("rebuilding.postings")
 
 
 def test_a_table_that_two_projections_write_is_refused(declared: None) -> None:

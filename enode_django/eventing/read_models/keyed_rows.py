@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 import psycopg
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.sql import Query
 from django.db.transaction import atomic, set_rollback
 
 from enode_django.eventing import checkpoints
@@ -149,14 +150,24 @@ class KeyedRowTable(RowKeys[Row]):
 def _refuse_columns(values: Mapping[str, Any]) -> None:
     """Raise `ValueError` for an expression of a stored row's columns, which may be older than the row in memory."""
     for name, value in values.items():
-        if any(map(_names_column, [value, *getattr(value, "flatten", list)()])):
+        if any(map(_names_column, _parts(value))):
             raise ValueError(
                 f"{name} is set to {shown(value)}, which names a column; compute with the attributes of the row"
             )
 
 
+def _parts(value: Any) -> Iterator[object]:
+    """Yield the value, or the parts of an expression, those of its subqueries included."""
+    for part in getattr(value, "flatten", lambda: [value])():
+        yield part
+        if isinstance(part, Query):
+            for inner in (*part.annotations.values(), *part.where.leaves(), *part.combined_queries):
+                yield from _parts(inner)
+
+
 def _names_column(part: object) -> bool:
-    """Return True for ``F("amount")``, and for a condition such as ``Q(amount=1)`` or ``When(amount=1, …)``."""
+    """Return True for ``F("amount")`` and ``OuterRef("amount")``, and for a condition such as ``Q(amount=1)`` or
+    ``When(amount=1, …)``."""
     return isinstance(part, models.F) or (
         isinstance(part, models.Q) and any(isinstance(child, tuple) for child in part.children)
     )

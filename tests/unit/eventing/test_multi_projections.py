@@ -34,6 +34,7 @@ class Keyed(models.Model):
     hour = models.IntegerField()
     at = models.DateTimeField(unique=True)
     shop = models.ForeignKey(CustomerTotal, models.CASCADE)
+    parts = models.JSONField(unique=True)
 
     class Meta:
         app_label = "keyed"
@@ -105,6 +106,7 @@ def test_a_primary_key_identifies_rows_by_itself() -> None:
         (Keyed, {"key_field": "hour"}, "by which Keyed may have several rows"),
         (Keyed, {"key_field": "day"}, "by which Keyed may have several rows"),
         (Keyed, {"key_field": ("code", "day")}, "by which Keyed may have several rows"),
+        (Keyed, {"key_field": "parts"}, "has key_field = 'parts' with a JSONField"),
         (Keyed, {"key_field": "nothing"}, "names 'nothing' in key_field, but Keyed has no such field"),
         (Followed, {}, "its rows belong to no single aggregate"),
         (CustomerTotal, {"key": None}, r"has the key None for ordered\(\)"),
