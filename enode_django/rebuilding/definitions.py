@@ -6,40 +6,45 @@ copies the columns, and everything that has a name is made from its definition.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import psycopg
+
 from enode_django.databases import execute
 
-_TABLE = """
-    SELECT c.oid, n.nspname, quote_ident(n.nspname) || '.', c.relname, c.relkind::text, c.relpersistence::text,
-           c.relreplident::text, c.relispartition,
+_TABLES = """
+    SELECT given.name, c.oid, n.nspname, quote_ident(n.nspname) || '.', c.relname, c.relkind::text,
+           c.relpersistence::text, c.relreplident::text, c.relispartition,
            coalesce(c.reloptions, '{}')::text[] || ARRAY(
                SELECT 'toast.' || option FROM pg_class AS toast, unnest(toast.reloptions) AS option
                WHERE toast.oid = c.reltoastrelid),
            pg_get_userbyid(c.relowner), obj_description(c.oid, 'pg_class'), coalesce(a.amname::text, ''),
            coalesce(s.spcname::text, '')
-    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS given (name, quoted, place)
+    JOIN pg_class AS c ON c.oid = to_regclass(given.quoted) JOIN pg_namespace AS n ON n.oid = c.relnamespace
     LEFT JOIN pg_am AS a ON a.oid = c.relam LEFT JOIN pg_tablespace AS s ON s.oid = c.reltablespace
-    WHERE c.oid = to_regclass(%s)
+    ORDER BY given.place
 """
 _COLUMNS = """
-    SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity::text,
+    SELECT a.attrelid, a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity::text,
            a.attgenerated::text, coalesce(pg_get_expr(d.adbin, d.adrelid), ''),
            CASE a.attcollation WHEN 0 THEN '' ELSE a.attcollation::regcollation::text END,
            a.attstorage::text || a.attcompression::text, coalesce(a.attstattarget, -1), coalesce(a.attoptions, '{}')
     FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
-    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+    WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _CONSTRAINTS = """
-    SELECT conname::text, contype::text, pg_get_constraintdef(oid), confrelid,
+    SELECT conrelid, conname::text, contype::text, pg_get_constraintdef(oid), confrelid,
            CASE confrelid WHEN 0 THEN '' ELSE confrelid::regclass::text END, obj_description(oid, 'pg_constraint')
     FROM pg_constraint
-    WHERE conrelid = %s AND contype IN ('p', 'u', 'x', 'c', 'f', 'n') ORDER BY contype = 'f', contype <> 'p', conname
+    WHERE conrelid = ANY(%s::oid[]) AND contype IN ('p', 'u', 'x', 'c', 'f', 'n')
+    ORDER BY contype = 'f', contype <> 'p', conname
 """
 _INDEXES = """
-    SELECT c.relname::text,
+    SELECT i.indrelid, c.relname::text,
            CASE WHEN k.oid IS NULL THEN pg_get_indexdef(i.indexrelid) ELSE '' END,
            format('CREATE %%sINDEX %%I ON %%I.%%I ', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END, c.relname,
                   n.nspname, t.relname),
@@ -49,34 +54,37 @@ _INDEXES = """
     JOIN pg_class AS t ON t.oid = i.indrelid JOIN pg_namespace AS n ON n.oid = t.relnamespace
     LEFT JOIN pg_tablespace AS s ON s.oid = c.reltablespace
     LEFT JOIN pg_constraint AS k ON k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x')
-    WHERE i.indrelid = %s AND i.indisvalid ORDER BY c.relname
+    WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid ORDER BY c.relname
 """
 _STATISTICS = """
-    SELECT s.stxname::text, pg_get_statisticsobjdef(s.oid), format('CREATE STATISTICS %%I.%%I ', n.nspname, s.stxname),
-           format(' FROM %%s', s.stxrelid::regclass), coalesce(s.stxstattarget, -1)
-    FROM pg_statistic_ext AS s JOIN pg_namespace AS n ON n.oid = s.stxnamespace WHERE s.stxrelid = %s ORDER BY s.stxname
+    SELECT s.stxrelid, s.stxname::text, pg_get_statisticsobjdef(s.oid),
+           format('CREATE STATISTICS %%I.%%I ', n.nspname, s.stxname), format(' FROM %%s', s.stxrelid::regclass),
+           coalesce(s.stxstattarget, -1)
+    FROM pg_statistic_ext AS s JOIN pg_namespace AS n ON n.oid = s.stxnamespace
+    WHERE s.stxrelid = ANY(%s::oid[]) ORDER BY s.stxname
 """
 _GRANTS = """
-    WITH granted (on_column, acl) AS (
-        SELECT '', acl FROM pg_class, aclexplode(relacl) AS acl WHERE oid = %s AND acl.grantee <> relowner
+    WITH granted (on_table, on_column, acl) AS (
+        SELECT oid, '', acl FROM pg_class, aclexplode(relacl) AS acl
+        WHERE oid = ANY(%s::oid[]) AND acl.grantee <> relowner
         UNION ALL
-        SELECT quote_ident(attname), acl FROM pg_attribute, aclexplode(attacl) AS acl
-        WHERE attrelid = %s AND NOT attisdropped
+        SELECT attrelid, quote_ident(attname), acl FROM pg_attribute, aclexplode(attacl) AS acl
+        WHERE attrelid = ANY(%s::oid[]) AND NOT attisdropped
     )
-    SELECT on_column, (acl).privilege_type,
+    SELECT on_table, on_column, (acl).privilege_type,
            CASE (acl).grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid((acl).grantee)) END,
            bool_or((acl).is_grantable)
-    FROM granted GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+    FROM granted GROUP BY 1, 2, 3, 4 ORDER BY 2, 3, 4
 """
 _SEQUENCES = """
-    SELECT a.attname::text, s.relname::text, s.oid, a.attidentity::text, obj_description(s.oid, 'pg_class'),
+    SELECT d.refobjid, a.attname::text, s.relname::text, s.oid, a.attidentity::text, obj_description(s.oid, 'pg_class'),
            format('AS %%s INCREMENT BY %%s MINVALUE %%s MAXVALUE %%s START WITH %%s CACHE %%s %%s',
                   format_type(q.seqtypid, NULL), q.seqincrement, q.seqmin, q.seqmax, q.seqstart, q.seqcache,
                   CASE WHEN q.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END)
     FROM pg_depend AS d JOIN pg_class AS s ON s.oid = d.objid AND s.relkind = 'S'
     JOIN pg_sequence AS q ON q.seqrelid = s.oid
     JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (d.refobjid, d.refobjsubid)
-    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = %s
+    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = ANY(%s::oid[])
       AND d.deptype IN ('a', 'i') ORDER BY s.relname
 """
 
@@ -212,22 +220,40 @@ def describe(alias: str, names: Iterable[str]) -> dict[str, Table]:
 
     For use in a transaction whose ``search_path`` has the tables. All names in definitions are qualified by a schema.
     """
-    rows = {name: execute(alias, _TABLE, (quoted(name),)).fetchone() for name in names}
+    given = list(names)
+    rows = execute(alias, _TABLES, (given, list(map(quoted, given)))).fetchall()
+    oids = [oid for _, oid, *_ in rows]
     with search_path(alias, ""):
-        return {name: _described(alias, row) for name, row in rows.items() if row is not None}
+        columns, constraints, indexes, statistics, sequences = (
+            _by_oid(execute(alias, statement, (oids,)))
+            for statement in (_COLUMNS, _CONSTRAINTS, _INDEXES, _STATISTICS, _SEQUENCES)
+        )
+        owners = [*oids, *(found[2] for each in sequences.values() for found in each)]
+        granted = _by_oid(execute(alias, _GRANTS, (owners, owners)))
+    grants = {oid: [Grant(*found) for found in granted[oid]] for oid in owners}
+    return {
+        name: Table._make(
+            (
+                oid,
+                *rest,
+                [Column(*found) for found in columns[oid]],
+                [Constraint(*found) for found in constraints[oid]],
+                [_index(*found) for found in indexes[oid]],
+                [_statistics(*found) for found in statistics[oid]],
+                grants[oid],
+                [OwnSequence(*found, grants[found[2]]) for found in sequences[oid]],
+            )
+        )
+        for name, oid, *rest in rows
+    }
 
 
-def _described(alias: str, row: Sequence[Any]) -> Table:
-    oid = row[0]
-    rest = (
-        [Column(*found) for found in _fetch(alias, _COLUMNS, oid)],
-        [Constraint(*found) for found in _fetch(alias, _CONSTRAINTS, oid)],
-        [_index(*found) for found in _fetch(alias, _INDEXES, oid)],
-        [_statistics(*found) for found in _fetch(alias, _STATISTICS, oid)],
-        _grants(alias, oid),
-        [OwnSequence._make((*found, _grants(alias, found[2]))) for found in _fetch(alias, _SEQUENCES, oid)],
-    )
-    return Table._make((*row, *rest))
+def _by_oid(cursor: psycopg.Cursor[Any]) -> Mapping[int, list[Sequence[Any]]]:
+    """Return the rest of the rows by their first column, in their order."""
+    found = defaultdict[int, list[Sequence[Any]]](list)
+    for oid, *rest in cursor:
+        found[oid].append(rest)
+    return found
 
 
 def _index(name: str, definition: str, beginning: str, *rest: Any) -> Index:
@@ -243,14 +269,6 @@ def _between(beginning: str, definition: str, end: str) -> str:
     if not (definition.startswith(beginning) and definition.endswith(end)):
         raise AssertionError(f"PostgreSQL writes this in a way that is not known: {definition!r}")
     return definition.removeprefix(beginning).removesuffix(end)
-
-
-def _grants(alias: str, oid: int) -> Sequence[Grant]:
-    return [Grant(*found) for found in execute(alias, _GRANTS, (oid, oid)).fetchall()]
-
-
-def _fetch(alias: str, statement: str, oid: int) -> list[Any]:
-    return execute(alias, statement, (oid,)).fetchall()
 
 
 def quoted(*names: str) -> str:
