@@ -20,7 +20,7 @@ from enode_django.equeue.redis import reading as redis_reading
 from enode_django.equeue.redis.batches import RECEIPTS_PER_CALL
 from enode_django.equeue.redis.claim_scripts import COMMIT
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
+from enode_django.exceptions import ConfigurationError, QueueError, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
 from sample_project.embedded_servers import Redis, Valkey
 
@@ -136,12 +136,14 @@ def test_frozen_server_is_given_up_after_the_timeout(
 
 
 def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
-    running: Redis, client: Any, transport: RedisStreamsTransport
+    running: Redis, client: Any, prefix: str, transport: RedisStreamsTransport
 ) -> None:
     inbox = transport.open_inbox()
     epoch = transport.acquire("group", "topic", 0, "one", 60).epoch
     client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    careful = RedisStreamsTransport(running.url, prefix=prefix, wait_replicas=1)
     for write in (
+        lambda: careful.send("topic", {0: [b"x"]}),
         lambda: transport.send("topic", {0: [b"x"]}),
         lambda: transport.send("topic", {0: [b"x"] * 1_000, 1: [b"x"]}),
         lambda: transport.reply([(inbox.address, b"x")]),
@@ -152,6 +154,7 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
     ):
         with pytest.raises(TransportUnavailable):
             write()
+    careful.close()
     client.execute_command("REPLICAOF", "NO", "ONE")
     assert transport.send("topic", {0: [b"y"]}) == {0: 0}
     assert transport.receipts("group", "topic", 0) == []
@@ -165,7 +168,7 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
 def test_no_queue_is_given_to_a_group_that_a_failover_could_let_trimming_forget(
     server: Redis, prefix: str, transport: RedisStreamsTransport
 ) -> None:
-    transport.acquire("known", "topic", 0, "one", 60)  # the server knows the scripts now
+    transport.acquire("known", "topic", 0, "one", 60)
     with closing(RedisStreamsTransport(server.url, prefix=prefix, wait_replicas=1, wait_timeout=0.01)) as careful:
         for _ in range(2):  # it is stored by then, and still unconfirmed
             with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
@@ -189,6 +192,21 @@ def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: Redi
     assert transport.send("topic", {0: [b"x"] * 1_200, 1: [b"x"]}) == {0: 2, 1: 1}
     client.script_flush()
     assert transport.acquire("group", "topic", 0, "one", 60).end == 1_202
+
+
+def test_scripts_that_no_replica_can_confirm_are_loaded_and_refusals_are_told(
+    server: Redis, client: Any, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, wait_replicas=1, wait_timeout=0.01)) as careful:
+        client.script_flush()
+        with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+            careful.send("topic", {0: [b"x"]})
+        with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+            careful.send("topic", {0: [b"y"] * 1_200, 1: [b"x"]})
+        assert transport.end_offsets("topic") == {0: 1_201, 1: 1, 2: 0, 3: 0}
+        client.set(f"{prefix}:{{topic:0}}:queue", "no hash")
+        with pytest.raises(QueueError, match="WRONGTYPE"):
+            careful.send("topic", {0: [b"z"], 1: [b"z"]})
 
 
 def interrupted_by(meanwhile: Callable[[], object]) -> type[redis.Connection]:
@@ -279,6 +297,7 @@ def test_wrong_password_is_a_configuration_error_that_does_not_tell_it(server: R
     [
         (("~*", "+@all", "-sadd"), {Redis: r"\+COMMAND", Valkey: r"\+sadd "}),
         (("~*", "+@all", "-evalsha"), {Redis: r"\+evalsha ", Valkey: r"\+evalsha "}),
+        (("~*", "+@all", "-script"), {Redis: r"\+script", Valkey: r"\+script"}),
         (("~others:*", "+@all"), {Redis: "~KEYS", Valkey: "~KEYS"}),
     ],
 )
