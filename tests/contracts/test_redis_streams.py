@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -15,10 +16,13 @@ from typing import Any
 import pytest
 import redis
 
+from enode_django.equeue.assignment import divide
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.redis import reading as redis_reading
 from enode_django.equeue.redis.batches import RECEIPTS_PER_CALL
 from enode_django.equeue.redis.claim_scripts import COMMIT
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.transport import PRODUCER_SECONDS
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError, QueueError, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
@@ -181,6 +185,50 @@ def test_no_queue_is_given_to_a_group_that_a_failover_could_let_trimming_forget(
         "known": (True, [0]),
         "other group": (True, []),
     }
+
+
+class Meanwhile:
+    """Divides queues after another member has joined, which the division does not know of."""
+
+    def __init__(self, transport: RedisStreamsTransport, *members: str) -> None:
+        self._transport = transport
+        self._members = list(members)
+
+    def __call__(
+        self, queues: Sequence[int], members: Sequence[str], current: Mapping[str, frozenset[int]]
+    ) -> Mapping[str, Collection[int]]:
+        while self._members:
+            self._transport.join("group", "topic", self._members.pop(), 60)
+        return divide(queues, members, current)
+
+
+def test_a_division_is_made_again_when_another_process_has_divided_meanwhile(
+    server: Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    allocate = Meanwhile(transport, "two")
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, timeout=DEADLINE, allocate=allocate)) as slow:
+        membership = slow.join("group", "topic", "one", 60)
+    assert (membership.members, len(membership.queues)) == (("one", "two"), 2)
+    assert len(transport.join("group", "topic", "two", 60).queues | membership.queues) == 4
+
+
+def test_a_member_that_is_back_while_it_is_dropped_stays_one(
+    server: Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    transport.join("group", "topic", "one", 60)
+    transport.join("group", "topic", "two", 0.001)
+    eventually(lambda: transport.groups("topic")["group"].members["two"] == 0 or None)
+    allocate = Meanwhile(transport, "two")
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, timeout=DEADLINE, allocate=allocate)) as slow:
+        assert slow.join("group", "topic", "one", 60).members == ("one",)
+    assert transport.groups("topic")["group"].members["two"] > 1
+    assert transport.join("group", "topic", "one", 60).members == ("one", "two")
+
+
+def test_producers_are_forgotten_one_by_one(client: Any, prefix: str, transport: RedisStreamsTransport) -> None:
+    transport.announce("topic", "recent")
+    client.zadd(Keys(prefix).producers("topic"), {"old": time.time() * 1000 - PRODUCER_SECONDS * 1000})
+    assert list(transport.producers("topic")) == ["recent"]
 
 
 def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: RedisStreamsTransport) -> None:

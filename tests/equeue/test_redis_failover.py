@@ -264,7 +264,7 @@ def test_what_is_repeated_by_another_connection_is_confirmed_too(service: type[R
             replica.resume()
         with careful(master) as transport:
             answers = [persist(partial(change, transport)) for change in changes]
-        assert answers == [{0: 1}, set(), 1, None, None, None]
+        assert answers == [{0: 1}, set(), None, None, 1, None, None, None]
 
 
 def careful(master: Redis) -> contextlib.closing[RedisStreamsTransport]:
@@ -278,6 +278,8 @@ def confirmed_changes(master: Redis) -> list[Callable[[RedisStreamsTransport], o
             persist(partial(transport.create_topic, topic, 2))
         persist(partial(transport.send, "topic", {0: [b"confirmed"]}, once=Once(uuid.uuid4().hex, 1)))
         persist(lambda: transport.show("emptied", 0, to_producers=False, to_consumers=False, unordered=True))
+        persist(lambda: transport.acquire("retired", "topic", 1, "one", 60))
+        transport.retire_group("retired", "topic")
         epoch = persist(lambda: transport.acquire("group", "topic", 0, "one", 60)).epoch
         persist(lambda: transport.set_retention("topic", 60))
         persist(lambda: transport.pause_group("group", "topic"))
@@ -285,6 +287,8 @@ def confirmed_changes(master: Redis) -> list[Callable[[RedisStreamsTransport], o
     return [
         lambda queue: queue.send("topic", {0: [b"not confirmed"]}, once=once),
         lambda queue: queue.commit("group", "topic", {0: Commit(epoch, 1)}),
+        lambda queue: queue.bury("group", "topic", "one", [(0, 5)]),
+        lambda queue: queue.set_offset("retired", "topic", 1, 0),
         lambda queue: queue.create_topic("new", 1),
         lambda queue: queue.set_retention("topic", None),
         lambda queue: queue.pause_group("group", "topic", paused=False),
