@@ -24,7 +24,7 @@ from enode_django.equeue.redis.claim_scripts import COMMIT
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.transport import PRODUCER_SECONDS
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import ConfigurationError, QueueError, QueueHeld, TransportUnavailable
+from enode_django.exceptions import ConfigurationError, PartlyUnavailable, QueueError, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
 from sample_project.embedded_servers import Redis, Valkey
 
@@ -286,6 +286,34 @@ def test_no_receipt_is_lost_when_only_the_first_step_of_a_commit_is_refused(
         commit = Commit(epoch, len(receipts), receipts, len(receipts))
         assert interrupted.commit("group", "topic", {0: commit}) == set()
     assert transport.receipts("group", "topic", 0) == [receipt.body for receipt in receipts]
+
+
+def test_no_other_send_comes_between_the_chunks_of_one(
+    server: Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    bodies = [b"%d" % number for number in range(1_200)]
+    options = {"connection_class": interrupted_by(partial(transport.send, "topic", {0: [b"other"]}))}
+    transport.send("topic", {1: [b"x"]})  # the server knows the script now
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, timeout=DEADLINE, client=options)) as interrupted:
+        first = interrupted.send("topic", {0: bodies})[0]
+    stored = [body for _, body in messages(transport, "topic", 0)]
+    assert len(stored) >= len(bodies) + 1
+    assert stored[first : first + len(bodies)] == bodies
+
+
+def test_a_commit_whose_last_step_failed_is_not_told_as_taken(
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs = [transport.acquire("group", "topic", queue, "one", 60).epoch for queue in range(2)]
+    receipts = [Receipt(offset, b"") for offset in range(RECEIPTS_PER_CALL + 1)]
+    commits = {0: Commit(epochs[0], len(receipts), receipts, len(receipts)), 1: Commit(epochs[1], 1)}
+    run_each, failed = transport._connection.run_each, [TransportUnavailable("the connection is lost")]
+    steps = iter([run_each, lambda calls, **_: failed])
+    monkeypatch.setattr(transport._connection, "run_each", lambda calls, **options: next(steps)(calls, **options))
+    with pytest.raises(PartlyUnavailable) as some:
+        transport.commit("group", "topic", commits)
+    assert some.value.answers == {1: True}
+    assert transport.committed("group", "topic")[0] == RECEIPTS_PER_CALL
 
 
 def test_wait_longer_than_one_block_goes_on_waiting(

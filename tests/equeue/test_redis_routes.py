@@ -18,6 +18,7 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.redis import topics as redis_topics
 from enode_django.equeue.redis import trimming as redis_trimming
 from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.transport import KNOWN_SENDS
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueBacklog, StaleRoute, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
@@ -196,9 +197,40 @@ def test_send_that_broke_off_between_two_chunks_is_completed(
     transport.send("topic", {0: bodies}, once=once)
     transport._connection.run_each = run_each  # type: ignore[method-assign]
     assert transport.end_offsets("topic")[0] == 1_000
+    assert 0 < client.ttl(Keys(prefix).sent("topic", 0, once.producer)) <= 600
     assert transport.send("topic", {0: bodies}, once=once) == {0: 0}
     assert [body for _, body in messages(transport, "topic", 0)] == bodies
     assert 0 < client.ttl(Keys(prefix).sent("topic", 0, once.producer)) <= 600
+
+
+def test_a_send_of_several_chunks_is_forgotten_as_a_whole_and_takes_the_place_of_one(
+    transport: RedisStreamsTransport, prefix: str, client: Any
+) -> None:
+    producer = uuid.uuid4().hex
+    for sequence in range(KNOWN_SENDS + 1):
+        count = 1_001 if sequence in (0, KNOWN_SENDS) else 1
+        transport.send("topic", {0: [b""] * count}, once=Once(producer, sequence))
+    fields = set(client.hkeys(Keys(prefix).sent("topic", 0, producer)))
+    known = {field.partition(b":")[0] for field in fields if not field.startswith(b"turn")}
+    assert known == {b"%d" % sequence for sequence in range(1, KNOWN_SENDS + 1)}
+
+
+def test_a_change_is_made_to_the_queues_that_another_one_has_left(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = transport._topics._begin
+
+    def begin_late(topic: str) -> int:
+        with closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)) as other:
+            other.add_queues("topic", QUEUES + 1, unordered=True)
+        return begin(topic)
+
+    monkeypatch.setattr(transport._topics, "_begin", begin_late)
+    transport.show("topic", 0, to_producers=False, unordered=True)
+    route = transport.route("topic")
+    assert (route.version, route.queues) == (3, tuple(range(1, QUEUES + 1)))
+    with pytest.raises(StaleRoute):
+        transport.send("topic", {0: [b"x"]}, route=2)
 
 
 def test_times_of_deleted_messages_are_deleted(
