@@ -12,7 +12,7 @@ import pytest
 
 from enode_django.equeue.messages import Commit, Membership, Once, Receipt, Route, Start
 from enode_django.equeue.transport import KNOWN_SENDS, MOST_PRODUCERS, PRODUCER_SECONDS, Transport
-from enode_django.exceptions import QueueBacklog, QueueError, StaleRoute, UnknownTopic
+from enode_django.exceptions import QueueBacklog, QueueError, QueueHeld, StaleRoute, UnknownTopic
 from enode_django.testing.transport_lease_contract import QUEUES, TransportLeaseContract, eventually, kept, messages
 
 ALL = frozenset(range(QUEUES))
@@ -76,6 +76,7 @@ class TransportGroupContract(TransportLeaseContract):
             return membership if membership.members == ("one",) else None
 
         assert eventually(alone).queues == ALL
+        assert list(another.groups(topic)["group"].members) == ["one"]
 
     def test_member_that_leaves_gives_its_queues_to_the_others(self, transport: Transport, topic: str) -> None:
         for member in ("one", "two", "three"):
@@ -126,6 +127,8 @@ class TransportGroupContract(TransportLeaseContract):
         lease = transport.acquire("group", topic, 0, "two", 60)
         transport.bury("group", topic, "one")
         transport.bury("nobody's group", topic, "one")
+        with pytest.raises(QueueHeld):
+            transport.acquire("group", topic, 0, "three", 60)
         assert transport.renew("group", topic, "two", {0: lease.epoch}, 60) == set()
 
     def test_deaths_are_told_to_the_next_owners_until_the_message_is_committed(
@@ -143,6 +146,8 @@ class TransportGroupContract(TransportLeaseContract):
         transport.bury("group", topic, "three", [(0, 2)])  # committed before
         assert transport.acquire("group", topic, 0, "three", 60).deaths == {7: 2}
         assert transport.acquire("other group", topic, 0, "one", 60).deaths == {}
+        transport.set_offset("group", topic, 0, 8)
+        assert transport.acquire("group", topic, 0, "three", 60).deaths == {}
 
     def test_deaths_at_offsets_that_no_message_has_are_told_too(
         self, transport: Transport, another: Transport, topic: str

@@ -112,7 +112,7 @@ class TransportLeaseContract:
         assert second.previous_owner == "one"
         assert transport.renew("group", topic, "one", {0: first.epoch}, 60) == {0}
 
-    @pytest.mark.parametrize("shows", ["renew", "commit"])
+    @pytest.mark.parametrize("shows", ["renew", "commit", "release"])
     def test_an_owner_is_told_again_whose_queue_it_took_until_it_has_shown_that_it_knows(
         self, transport: Transport, another: Transport, topic: str, shows: str
     ) -> None:
@@ -123,9 +123,12 @@ class TransportLeaseContract:
         assert again.previous_owner == "one"
         if shows == "renew":
             assert another.renew("group", topic, "two", {0: again.epoch}, 60) == set()
-        else:
+        elif shows == "commit":
             assert another.commit("group", topic, {0: Commit(again.epoch, 0)}) == set()
-        assert another.acquire("group", topic, 0, "two", 60).previous_owner is None
+        else:
+            another.release("group", topic, "two", {0: again.epoch})
+        for _ in range(2):
+            assert another.acquire("group", topic, 0, "two", 60).previous_owner is None
 
     def test_released_queue_goes_to_another_owner_at_once(self, transport: Transport, topic: str) -> None:
         first = transport.acquire("group", topic, 0, "one", 60)
@@ -242,10 +245,12 @@ class TransportLeaseContract:
         assert kept(transport, topic) == [b"1", b"2", b"3"]
         transport.commit("group", topic, {0: Commit(epoch, 6, numbered(4, 6), 3)})
         assert kept(transport, topic) == [b"3", b"4", b"5"]
+        transport.commit("group", topic, {0: Commit(epoch, 7, numbered(6, 7), 3)})
+        assert kept(transport, topic) == [b"4", b"5", b"6"]
         transport.commit("group", topic, {0: Commit(epoch, 7, keep=1)})  # no new receipts, so none is deleted
-        assert kept(transport, topic) == [b"3", b"4", b"5"]
+        assert kept(transport, topic) == [b"4", b"5", b"6"]
         transport.commit("group", topic, {0: Commit(epoch, 8, numbered(7, 8), 2)})
-        assert kept(transport, topic) == [b"5", b"7"]
+        assert kept(transport, topic) == [b"6", b"7"]
         transport.commit("group", topic, {0: Commit(epoch, 9, numbered(8, 9), 0)})
         assert transport.committed("group", topic)[0] == 9
         assert kept(transport, topic) == []
@@ -273,6 +278,7 @@ class TransportLeaseContract:
         transport.retire_group("gone", topic)
         transport.retire_group("gone", topic)
         transport.retire_group("never was", topic)
+        transport.set_offset("gone", topic, 0, 5)
         transport.trim(topic)
         first = messages(transport, topic, 0)[0][0]
         assert 5 < count - 10 - self.trim_keeps_at_most <= first <= count - 10

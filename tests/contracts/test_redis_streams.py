@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -15,12 +16,15 @@ from typing import Any
 import pytest
 import redis
 
+from enode_django.equeue.assignment import divide
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.redis import reading as redis_reading
 from enode_django.equeue.redis.batches import RECEIPTS_PER_CALL
 from enode_django.equeue.redis.claim_scripts import COMMIT
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.transport import PRODUCER_SECONDS
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
+from enode_django.exceptions import ConfigurationError, PartlyUnavailable, QueueError, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
 from sample_project.embedded_servers import Redis, Valkey
 
@@ -136,12 +140,14 @@ def test_frozen_server_is_given_up_after_the_timeout(
 
 
 def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
-    running: Redis, client: Any, transport: RedisStreamsTransport
+    running: Redis, client: Any, prefix: str, transport: RedisStreamsTransport
 ) -> None:
     inbox = transport.open_inbox()
     epoch = transport.acquire("group", "topic", 0, "one", 60).epoch
     client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    careful = RedisStreamsTransport(running.url, prefix=prefix, wait_replicas=1)
     for write in (
+        lambda: careful.send("topic", {0: [b"x"]}),
         lambda: transport.send("topic", {0: [b"x"]}),
         lambda: transport.send("topic", {0: [b"x"] * 1_000, 1: [b"x"]}),
         lambda: transport.reply([(inbox.address, b"x")]),
@@ -152,6 +158,7 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
     ):
         with pytest.raises(TransportUnavailable):
             write()
+    careful.close()
     client.execute_command("REPLICAOF", "NO", "ONE")
     assert transport.send("topic", {0: [b"y"]}) == {0: 0}
     assert transport.receipts("group", "topic", 0) == []
@@ -165,7 +172,7 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
 def test_no_queue_is_given_to_a_group_that_a_failover_could_let_trimming_forget(
     server: Redis, prefix: str, transport: RedisStreamsTransport
 ) -> None:
-    transport.acquire("known", "topic", 0, "one", 60)  # the server knows the scripts now
+    transport.acquire("known", "topic", 0, "one", 60)
     with closing(RedisStreamsTransport(server.url, prefix=prefix, wait_replicas=1, wait_timeout=0.01)) as careful:
         for _ in range(2):  # it is stored by then, and still unconfirmed
             with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
@@ -180,6 +187,50 @@ def test_no_queue_is_given_to_a_group_that_a_failover_could_let_trimming_forget(
     }
 
 
+class Meanwhile:
+    """Divides queues after another member has joined, which the division does not know of."""
+
+    def __init__(self, transport: RedisStreamsTransport, *members: str) -> None:
+        self._transport = transport
+        self._members = list(members)
+
+    def __call__(
+        self, queues: Sequence[int], members: Sequence[str], current: Mapping[str, frozenset[int]]
+    ) -> Mapping[str, Collection[int]]:
+        while self._members:
+            self._transport.join("group", "topic", self._members.pop(), 60)
+        return divide(queues, members, current)
+
+
+def test_a_division_is_made_again_when_another_process_has_divided_meanwhile(
+    server: Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    allocate = Meanwhile(transport, "two")
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, timeout=DEADLINE, allocate=allocate)) as slow:
+        membership = slow.join("group", "topic", "one", 60)
+    assert (membership.members, len(membership.queues)) == (("one", "two"), 2)
+    assert len(transport.join("group", "topic", "two", 60).queues | membership.queues) == 4
+
+
+def test_a_member_that_is_back_while_it_is_dropped_stays_one(
+    server: Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    transport.join("group", "topic", "one", 60)
+    transport.join("group", "topic", "two", 0.001)
+    eventually(lambda: transport.groups("topic")["group"].members["two"] == 0 or None)
+    allocate = Meanwhile(transport, "two")
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, timeout=DEADLINE, allocate=allocate)) as slow:
+        assert slow.join("group", "topic", "one", 60).members == ("one",)
+    assert transport.groups("topic")["group"].members["two"] > 1
+    assert transport.join("group", "topic", "one", 60).members == ("one", "two")
+
+
+def test_producers_are_forgotten_one_by_one(client: Any, prefix: str, transport: RedisStreamsTransport) -> None:
+    transport.announce("topic", "recent")
+    client.zadd(Keys(prefix).producers("topic"), {"old": time.time() * 1000 - PRODUCER_SECONDS * 1000})
+    assert list(transport.producers("topic")) == ["recent"]
+
+
 def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: RedisStreamsTransport) -> None:
     client.script_flush()
     assert transport.send("topic", {0: [b"x"]}) == {0: 0}
@@ -189,6 +240,21 @@ def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: Redi
     assert transport.send("topic", {0: [b"x"] * 1_200, 1: [b"x"]}) == {0: 2, 1: 1}
     client.script_flush()
     assert transport.acquire("group", "topic", 0, "one", 60).end == 1_202
+
+
+def test_scripts_that_no_replica_can_confirm_are_loaded_and_refusals_are_told(
+    server: Redis, client: Any, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, wait_replicas=1, wait_timeout=0.01)) as careful:
+        client.script_flush()
+        with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+            careful.send("topic", {0: [b"x"]})
+        with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+            careful.send("topic", {0: [b"y"] * 1_200, 1: [b"x"]})
+        assert transport.end_offsets("topic") == {0: 1_201, 1: 1, 2: 0, 3: 0}
+        client.set(f"{prefix}:{{topic:0}}:queue", "no hash")
+        with pytest.raises(QueueError, match="WRONGTYPE"):
+            careful.send("topic", {0: [b"z"], 1: [b"z"]})
 
 
 def interrupted_by(meanwhile: Callable[[], object]) -> type[redis.Connection]:
@@ -220,6 +286,34 @@ def test_no_receipt_is_lost_when_only_the_first_step_of_a_commit_is_refused(
         commit = Commit(epoch, len(receipts), receipts, len(receipts))
         assert interrupted.commit("group", "topic", {0: commit}) == set()
     assert transport.receipts("group", "topic", 0) == [receipt.body for receipt in receipts]
+
+
+def test_no_other_send_comes_between_the_chunks_of_one(
+    server: Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    bodies = [b"%d" % number for number in range(1_200)]
+    options = {"connection_class": interrupted_by(partial(transport.send, "topic", {0: [b"other"]}))}
+    transport.send("topic", {1: [b"x"]})  # the server knows the script now
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, timeout=DEADLINE, client=options)) as interrupted:
+        first = interrupted.send("topic", {0: bodies})[0]
+    stored = [body for _, body in messages(transport, "topic", 0)]
+    assert len(stored) >= len(bodies) + 1
+    assert stored[first : first + len(bodies)] == bodies
+
+
+def test_a_commit_whose_last_step_failed_is_not_told_as_taken(
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs = [transport.acquire("group", "topic", queue, "one", 60).epoch for queue in range(2)]
+    receipts = [Receipt(offset, b"") for offset in range(RECEIPTS_PER_CALL + 1)]
+    commits = {0: Commit(epochs[0], len(receipts), receipts, len(receipts)), 1: Commit(epochs[1], 1)}
+    run_each, failed = transport._connection.run_each, [TransportUnavailable("the connection is lost")]
+    steps = iter([run_each, lambda calls, **_: failed])
+    monkeypatch.setattr(transport._connection, "run_each", lambda calls, **options: next(steps)(calls, **options))
+    with pytest.raises(PartlyUnavailable) as some:
+        transport.commit("group", "topic", commits)
+    assert some.value.answers == {1: True}
+    assert transport.committed("group", "topic")[0] == RECEIPTS_PER_CALL
 
 
 def test_wait_longer_than_one_block_goes_on_waiting(
@@ -279,6 +373,7 @@ def test_wrong_password_is_a_configuration_error_that_does_not_tell_it(server: R
     [
         (("~*", "+@all", "-sadd"), {Redis: r"\+COMMAND", Valkey: r"\+sadd "}),
         (("~*", "+@all", "-evalsha"), {Redis: r"\+evalsha ", Valkey: r"\+evalsha "}),
+        (("~*", "+@all", "-script"), {Redis: r"\+script", Valkey: r"\+script"}),
         (("~others:*", "+@all"), {Redis: "~KEYS", Valkey: "~KEYS"}),
     ],
 )

@@ -11,6 +11,7 @@ import redis
 
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.redis import topics as redis_topics
+from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TopicDeleted, UnknownQueue
 
@@ -69,6 +70,10 @@ def test_topic_whose_deletion_broke_off_is_whole_or_gone_when_it_is_created_agai
             transport.acquire("group", "topic", 1, "one", 60)
     else:
         assert transport.send("topic", {0: [b"b"]}, route=1) == {0: 1}
+        transport.acquire("group", "topic", 1, "one", 60)
+        transport.set_offset("group", "topic", 2, 0)
+        routes = [client.hget(Keys(prefix).queue("topic", queue), "route") for queue in range(QUEUES)]
+        assert routes == ([None, None, None] if crash_at < 2 else [b"1", b"1", b"1"])
     assert transport.create_topic("topic", QUEUES + 1) == (QUEUES + 1 if decided else QUEUES)
     assert transport.topics() == ["topic"]
     assert sorted(transport.groups("topic")) == ([] if decided else ["group"])

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -253,26 +253,47 @@ def test_what_is_repeated_by_another_connection_is_confirmed_too(service: type[R
     confirmed."""
     with contextlib.ExitStack() as running:
         master, replica = running.enter_context(replicated(service))
-        one, two = (
-            running.enter_context(contextlib.closing(RedisStreamsTransport(master.url, wait_replicas=1)))
-            for _ in range(2)
-        )
-        persist(lambda: one.create_topic("topic", 1))
-        once = Once(uuid.uuid4().hex, 1)
-        for transport in (one, two):  # connects it
-            persist(lambda: transport.send("topic", {0: [b"confirmed"]}))  # noqa: B023
-        epoch = persist(lambda: one.acquire("group", "topic", 0, "one", 60)).epoch
+        changes = confirmed_changes(master)
         replica.pause()
         try:
-            for transport in (one, two):
-                with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
-                    transport.send("topic", {0: [b"not confirmed"]}, once=once)
-                with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
-                    transport.commit("group", "topic", {0: Commit(epoch, 1)})
+            for change in changes:
+                for _ in range(2):
+                    with careful(master) as transport, pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+                        change(transport)
         finally:
             replica.resume()
-        assert persist(lambda: two.send("topic", {0: [b"not confirmed"]}, once=once)) == {0: 2}
-        assert persist(lambda: two.commit("group", "topic", {0: Commit(epoch, 1)})) == set()
+        with careful(master) as transport:
+            answers = [persist(partial(change, transport)) for change in changes]
+        assert answers == [{0: 1}, set(), None, None, 1, None, None, None]
+
+
+def careful(master: Redis) -> contextlib.closing[RedisStreamsTransport]:
+    return contextlib.closing(RedisStreamsTransport(master.url, wait_replicas=1, wait_timeout=0.1))
+
+
+def confirmed_changes(master: Redis) -> list[Callable[[RedisStreamsTransport], object]]:
+    """Changes that replicas must confirm, each for a transport."""
+    with careful(master) as transport:
+        for topic in ("topic", "emptied"):
+            persist(partial(transport.create_topic, topic, 2))
+        persist(partial(transport.send, "topic", {0: [b"confirmed"]}, once=Once(uuid.uuid4().hex, 1)))
+        persist(lambda: transport.show("emptied", 0, to_producers=False, to_consumers=False, unordered=True))
+        persist(lambda: transport.acquire("retired", "topic", 1, "one", 60))
+        transport.retire_group("retired", "topic")
+        epoch = persist(lambda: transport.acquire("group", "topic", 0, "one", 60)).epoch
+        persist(lambda: transport.set_retention("topic", 60))
+        persist(lambda: transport.pause_group("group", "topic"))
+    once = Once(uuid.uuid4().hex, 1)
+    return [
+        lambda queue: queue.send("topic", {0: [b"not confirmed"]}, once=once),
+        lambda queue: queue.commit("group", "topic", {0: Commit(epoch, 1)}),
+        lambda queue: queue.bury("group", "topic", "one", [(0, 5)]),
+        lambda queue: queue.set_offset("retired", "topic", 1, 0),
+        lambda queue: queue.create_topic("new", 1),
+        lambda queue: queue.set_retention("topic", None),
+        lambda queue: queue.pause_group("group", "topic", paused=False),
+        lambda queue: queue.delete_queue("emptied", 0),
+    ]
 
 
 @pytest.mark.parametrize("service", [Redis, Valkey])

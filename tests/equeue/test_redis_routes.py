@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.redis import topics as redis_topics
 from enode_django.equeue.redis import trimming as redis_trimming
 from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.transport import KNOWN_SENDS
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueBacklog, StaleRoute, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
@@ -47,9 +48,10 @@ def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[Redi
     transport.close()
 
 
-def test_sends_wait_while_the_queues_change_and_go_on_when_they_stay(
-    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+def test_sends_and_other_changes_wait_while_the_queues_change_and_go_on_when_they_stay(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redis_topics, "CHANGE_SECONDS", DEADLINE)
     transport.send("topic", {0: [b"backlog"]})
     route = transport.route("topic").version
     closed, look = threading.Event(), threading.Event()
@@ -65,8 +67,15 @@ def test_sends_wait_while_the_queues_change_and_go_on_when_they_stay(
         changing = pool.submit(transport.add_queues, "topic", QUEUES + 1)
         assert closed.wait(DEADLINE)
         sending = pool.submit(transport.send, "topic", {1: [b"x"]}, route=route)
-        with pytest.raises(TimeoutError):
-            sending.result(0.1)
+        with (
+            closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)) as other,
+            monkeypatch.context() as soon,
+        ):
+            soon.setattr(redis_topics, "CHANGE_SECONDS", 0.1)
+            soon.setattr(other._topics, "_timeout", 0.0)
+            with pytest.raises(TransportUnavailable, match="are being changed"):
+                other.add_queues("topic", QUEUES + 2, unordered=True)
+        assert not sending.done()
         look.set()
         with pytest.raises(QueueBacklog):
             changing.result(DEADLINE)
@@ -113,20 +122,24 @@ def test_change_whose_maker_died_after_it_was_decided_stays(
     assert transport.send("topic", {0: [b"y"], QUEUES: [b"z"]}, route=newer.version) == {0: 0, QUEUES: 0}
 
 
+@pytest.mark.parametrize("by", ["a send", "another change"])
 def test_maker_of_a_change_that_was_called_off_is_told(
-    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setattr(redis_topics, "CHANGE_SECONDS", 0.01)
     route = transport.route("topic").version
-    monkeypatch.setattr(
-        transport._topics,
-        "_check_no_backlog",
-        lambda known: eventually(lambda: transport.send("topic", {0: [b"x"]}, route=route)),
-    )
+
+    def call_off(known: object) -> None:
+        if by == "a send":
+            eventually(lambda: transport.send("topic", {0: [b"x"]}, route=route))
+        else:
+            transport._topics._begin("topic")
+
+    monkeypatch.setattr(transport._topics, "_check_no_backlog", call_off)
     with pytest.raises(TransportUnavailable, match="called off"):
         transport.add_queues("topic", QUEUES + 1)
     assert transport.queue_count("topic") == QUEUES
-    assert messages(transport, "topic", 0) == [(0, b"x")]
+    assert messages(transport, "topic", 0) == ([(0, b"x")] if by == "a send" else [])
 
 
 def test_topic_whose_server_lost_the_last_change_gets_ahead_of_its_queues(
@@ -184,9 +197,40 @@ def test_send_that_broke_off_between_two_chunks_is_completed(
     transport.send("topic", {0: bodies}, once=once)
     transport._connection.run_each = run_each  # type: ignore[method-assign]
     assert transport.end_offsets("topic")[0] == 1_000
+    assert 0 < client.ttl(Keys(prefix).sent("topic", 0, once.producer)) <= 600
     assert transport.send("topic", {0: bodies}, once=once) == {0: 0}
     assert [body for _, body in messages(transport, "topic", 0)] == bodies
     assert 0 < client.ttl(Keys(prefix).sent("topic", 0, once.producer)) <= 600
+
+
+def test_a_send_of_several_chunks_is_forgotten_as_a_whole_and_takes_the_place_of_one(
+    transport: RedisStreamsTransport, prefix: str, client: Any
+) -> None:
+    producer = uuid.uuid4().hex
+    for sequence in range(KNOWN_SENDS + 1):
+        count = 1_001 if sequence in (0, KNOWN_SENDS) else 1
+        transport.send("topic", {0: [b""] * count}, once=Once(producer, sequence))
+    fields = set(client.hkeys(Keys(prefix).sent("topic", 0, producer)))
+    known = {field.partition(b":")[0] for field in fields if not field.startswith(b"turn")}
+    assert known == {b"%d" % sequence for sequence in range(1, KNOWN_SENDS + 1)}
+
+
+def test_a_change_is_made_to_the_queues_that_another_one_has_left(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = transport._topics._begin
+
+    def begin_late(topic: str) -> int:
+        with closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)) as other:
+            other.add_queues("topic", QUEUES + 1, unordered=True)
+        return begin(topic)
+
+    monkeypatch.setattr(transport._topics, "_begin", begin_late)
+    transport.show("topic", 0, to_producers=False, unordered=True)
+    route = transport.route("topic")
+    assert (route.version, route.queues) == (3, tuple(range(1, QUEUES + 1)))
+    with pytest.raises(StaleRoute):
+        transport.send("topic", {0: [b"x"]}, route=2)
 
 
 def test_times_of_deleted_messages_are_deleted(
@@ -229,7 +273,7 @@ def test_consumed_messages_are_kept_for_their_age_and_others_deleted_by_it_only_
     transport.commit("group", "topic", {0: Commit(lease.epoch, 1_000)})
 
     def left(**options: Any) -> int:
-        with contextlib.closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60, **options)) as trimming:
+        with closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60, **options)) as trimming:
             trimming.trim("topic")
         return len(messages(transport, "topic", 0))
 

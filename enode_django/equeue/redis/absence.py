@@ -38,15 +38,21 @@ class AbsentNodes:
         return node in self._nodes
 
     def add(self, node: Node, reason: object) -> None:
-        """Add a node and start its thread. Safe to call again for the same node."""
+        """Add a node and start its thread, unless no thread can be started. Safe to call again for the same node."""
         self._check_process()
         with self._lock:
             if node in self._nodes:
                 return
+            probe = partial(self._probe, node, self._closed)
+            try:
+                Threads(lambda _: self._remove(node)).start(f"equeue-probe-{node.name}", probe)
+            except RuntimeError as error:  # too many threads, or the interpreter ends
+                logger.warning(
+                    "redis at %s does not answer (%s), and no thread can watch it: %s", node.name, reason, error
+                )
+                return
             self._nodes.add(node)
         logger.warning("redis at %s does not answer (%s); its queues wait until it does", node.name, reason)
-        probe = partial(self._probe, node, self._closed)
-        Threads(lambda _: self._remove(node)).start(f"equeue-probe-{node.name}", probe)
 
     def close(self) -> None:
         """End the threads, and count all nodes as present."""

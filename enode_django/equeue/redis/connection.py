@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -199,7 +199,7 @@ class RedisConnection:
 
     def _answers(
         self, node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None
-    ) -> Sequence[Any]:
+    ) -> list[Any]:
         """Return one server's answers, or its error for each call."""
         try:
             with self.using(node):
@@ -207,25 +207,32 @@ class RedisConnection:
         except RedisError as error:
             return [error] * len(todo)
 
-    def _undone(self, node: Node, places: Sequence[int], todo: Sequence[Any], answers: Sequence[Any]) -> list[int]:
-        """Return the indexes of refused calls that another try may do, after loading scripts and noting moved keys."""
+    def _undone(self, node: Node, places: Sequence[int], todo: Sequence[Any], answers: list[Any]) -> list[int]:
+        """Return the indexes of refused calls that another try may do, after loading scripts and noting moved keys.
+        Replaces the answers to scripts that cannot be loaded by the reason."""
         undone: list[int] = []
-        unknown: set[Script] = set()
-        for place, given, answer in zip(places, todo, answers, strict=True):
+        unknown: dict[int, Script] = {}
+        for index, answer in enumerate(answers):
             if not isinstance(answer, Exception):
                 continue
             if isinstance(answer, NoScriptError):
-                unknown.add(given.script)
-                undone.append(place)
+                unknown[index] = todo[index].script
             elif isinstance(answer, MovedError):
                 self._servers.moved(node, answer)
-                undone.append(place)
-            elif isinstance(answer, ClusterDownError) or is_replicas(answer):
+                undone.append(places[index])
+            elif isinstance(answer, ClusterDownError | Unconfirmed) or is_replicas(answer):
                 self._servers.failed(node, is_replica=is_replicas(answer))
-        with suppress(RedisError), self.using(node):  # without its script the call fails at the next try
-            for script in unknown:
-                node.quick.execute_command("SCRIPT LOAD", script.text)
-        return undone
+        if not unknown:
+            return undone
+        try:
+            with self.using(node):
+                for script in set(unknown.values()):
+                    node.quick.execute_command("SCRIPT LOAD", script.text)
+        except RedisError as error:
+            for index in unknown:
+                answers[index] = error
+            return undone
+        return undone + [places[index] for index in unknown]
 
     @contextmanager
     def using(self, node: Node, *, blocks: bool = False) -> Generator[None]:
@@ -237,7 +244,7 @@ class RedisConnection:
             raise
         except RedisError as error:
             is_lost = isinstance(error, TimeoutError) or (isinstance(error, ConnectionError) and not blocks)
-            waited = time.monotonic() - began if is_lost and not isinstance(error, Unconfirmed) else 0.0
+            waited = time.monotonic() - began if is_lost else 0.0
             self._servers.failed(node, is_replica=is_replicas(error), waited=waited)
             raise
 
@@ -260,7 +267,7 @@ def _raised(results: list[Any]) -> list[Any]:
 
 
 def _send(node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None) -> list[Any]:
-    """Send to one server. Raises only errors of the connection and of missing confirmations."""
+    """Send to one server. Raises only errors of the connection."""
     if len(todo) == 1 and confirmation is None:
         try:
             return [node.quick.execute_command(*_words(todo[0]))]
@@ -273,9 +280,12 @@ def _send(node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confi
     if confirmation is not None:
         pipeline.execute_command("WAIT", *confirmation)
     answers = list(pipeline.execute(raise_on_error=False))
-    if confirmation is not None:
-        _check_replicas(answers.pop(), confirmation)
-    return answers if groups is None else _without_transactions(answers, list(map(len, groups)))
+    missing = _missing(answers.pop(), confirmation) if confirmation is not None else None
+    if groups is not None:
+        answers = _without_transactions(answers, list(map(len, groups)))
+    if missing is None:
+        return answers
+    return [answer if isinstance(answer, Exception) else missing for answer in answers]
 
 
 def _words(given: Any) -> Command:
@@ -305,14 +315,16 @@ def _without_transactions(answers: Sequence[Any], sizes: Sequence[int]) -> list[
     return results
 
 
-def _check_replicas(answer: Any, confirmation: Confirmation) -> None:
+def _missing(answer: Any, confirmation: Confirmation) -> Exception | None:
+    """Return why an answer to ``WAIT`` confirms nothing, or None if it does."""
     if isinstance(answer, Exception):
-        raise answer
-    if int(answer) < confirmation.replicas:
-        raise Unconfirmed(
-            f"{int(answer)} of {confirmation.replicas} replicas have confirmed within {confirmation.milliseconds} ms; "
-            "it is unknown whether this outlives the server"
-        )
+        return answer
+    if int(answer) >= confirmation.replicas:
+        return None
+    return Unconfirmed(
+        f"{int(answer)} of {confirmation.replicas} replicas have confirmed within {confirmation.milliseconds} ms; "
+        "it is unknown whether this outlives the server"
+    )
 
 
 def _read_blocking(client: Any, before: Command | None, command: Command) -> Any:

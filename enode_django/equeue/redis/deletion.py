@@ -46,6 +46,7 @@ DELETE_QUEUE = Script("""
 local last = redis.call('HGET', KEYS[1], 'end') or '0'
 if ARGV[1] ~= '' and ARGV[1] ~= last then return 0 end
 even_when_full(KEYS[1])
+redis.call('HSET', KEYS[1], 'end', last)  -- a write, for replicas to confirm
 redis.call('HDEL', KEYS[1], 'time', 'largest', 'largest_since', 'mark')
 redis.call('UNLINK', KEYS[2], KEYS[3])
 for i = 4, #KEYS, 2 do

@@ -5,8 +5,8 @@ stops halfway. A server that is out of memory refuses only commands that may nee
 ``even_when_full`` runs to its end. All scripts that let consumers go on begin with it, since only consumers make room.
 `SEND` does not.
 
-`SEND` and `COMMIT` write also when they are repeated: replicas confirm the last write of a connection, and the first
-call may have been made over another one.
+Scripts that replicas confirm write also when they are repeated: replicas confirm the last write of a connection, and
+the first call may have been made over another one.
 """
 
 from __future__ import annotations

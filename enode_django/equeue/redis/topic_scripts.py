@@ -23,17 +23,21 @@ CREATE = Script("""
 -- Workers do this when they start. What is left of a deleted topic is its version and round, so that they go on.
 if redis.call('HEXISTS', KEYS[1], 'deleting') == 1 then return -1 end
 even_when_full(KEYS[1])
-if redis.call('HSETNX', KEYS[1], 'queues', ARGV[1]) == 1 then
+local queues = redis.call('HGET', KEYS[1], 'queues')
+if not queues then
   redis.call('HINCRBY', KEYS[1], 'version', 1)
   redis.call('HINCRBY', KEYS[1], 'round', 1)
 end
-return tonumber(redis.call('HGET', KEYS[1], 'queues'))
+redis.call('HSET', KEYS[1], 'queues', queues or ARGV[1])
+return tonumber(queues or ARGV[1])
 """)
 
 SET_AGE = Script("""
 -- KEYS: topic. ARGV: seconds, or '' for as long as the driver was told. Returns 0 when there is no such topic.
-if redis.call('HEXISTS', KEYS[1], 'queues') == 0 then return 0 end
+local queues = redis.call('HGET', KEYS[1], 'queues')
+if not queues then return 0 end
 even_when_full(KEYS[1])
+redis.call('HSET', KEYS[1], 'queues', queues)  -- a write, for replicas to confirm
 if ARGV[1] == '' then redis.call('HDEL', KEYS[1], 'max_age') else redis.call('HSET', KEYS[1], 'max_age', ARGV[1]) end
 return 1
 """)
@@ -145,8 +149,10 @@ return redis.call('HSET', KEYS[1], ARGV[1], 'retired')
 
 PAUSE = Script("""
 -- KEYS: topic, groups. ARGV: group, '1' to pause it or '0'. Returns 0 when the topic has no such group.
-if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
+local state = redis.call('HGET', KEYS[2], ARGV[1])
+if not state then return 0 end
 even_when_full(KEYS[1])
+redis.call('HSET', KEYS[2], ARGV[1], state)  -- a write, for replicas to confirm
 if ARGV[2] == '1' then
   redis.call('HSET', KEYS[1], 'paused:' .. ARGV[1], 1)
 else

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import pytest
+
+from enode_django.equeue.redis.absence import AbsentNodes
+from enode_django.equeue.redis.node import Node, make_pool
 from enode_django.equeue.redis.slots import SlotMap
 
 A, B, C, D = (("127.0.0.1", port) for port in (1, 2, 3, 4))
@@ -57,3 +62,20 @@ def test_nodes_that_have_gone_are_not_asked_any_more_but_for_those_of_the_locati
     slots.learn(A, told(B, C))
     slots.learn(B, told(D, C))
     assert sorted(slots.to_ask) == [A, C, D]
+
+
+def test_a_node_is_not_absent_while_no_thread_can_ask_whether_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"host": "127.0.0.1", "port": 1, "socket_timeout": 1.0}
+    node = Node("127.0.0.1:1", make_pool("quick", options), make_pool("blocking", options))
+    absent = AbsentNodes()
+
+    def too_many(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", too_many)
+        absent.add(node, "for 1 s")
+    assert node not in absent
+    absent.add(node, "for 1 s")
+    assert node in absent
+    absent.close()
