@@ -241,7 +241,7 @@ def describe(alias: str, names: Iterable[str]) -> dict[str, Table]:
                 [_index(*found) for found in indexes[oid]],
                 [_statistics(*found) for found in statistics[oid]],
                 grants[oid],
-                [OwnSequence(*found, grants[found[2]]) for found in sequences[oid]],
+                [OwnSequence._make((*found, grants[found[2]])) for found in sequences[oid]],
             )
         )
         for name, oid, *rest in rows
