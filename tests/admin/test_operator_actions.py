@@ -40,6 +40,7 @@ PARKED = "/admin/enode_django/parkedevent/"
 READ_ONLY = {
     "buildsnapshots": "snapshots are derived, and its job has a row",
     "eventschemas": "it writes a file of the project",
+    "rehearse": "it replays",
     "status": "it asks",
     "parked list": "it asks",
     "parked show": "it asks",
