@@ -18,6 +18,7 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.redis import topics as redis_topics
 from enode_django.equeue.redis import trimming as redis_trimming
 from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.scripts import CLOCK_STEP
 from enode_django.equeue.transport import KNOWN_SENDS
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueBacklog, StaleRoute, TransportUnavailable
@@ -249,6 +250,19 @@ def test_times_of_deleted_messages_are_deleted(
     oldest = client.xrange(keys.times("topic", 0), count=1)[0][1]
     assert int(oldest[b"o"]) == first
     assert transport.offsets_at("topic", 0.0)[0] == first
+
+
+def test_the_offset_of_a_time_has_messages_after_it_that_have_no_time_of_their_own(
+    client: Any, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    keys = Keys(prefix)
+    transport.send("topic", {0: [b"x"]})
+    moment = int(client.hget(keys.queue("topic", 0), "time"))
+    client.hset(keys.queue("topic", 0), "time", 10**15)  # so that the next send leaves no time, as within a step
+    transport.send("topic", {0: [b"y"]})
+    latest = (moment + CLOCK_STEP - 0.5) / 1000
+    assert transport.offsets_at("topic", latest)[0] == 0
+    assert transport.offsets_at("topic", latest + 0.001)[0] == 2
 
 
 def test_unconsumed_messages_are_deleted_only_when_that_is_switched_on(

@@ -184,7 +184,7 @@ def test_a_forked_child_waits_and_wakes_for_itself(redis_queue: Waking) -> None:
 # -- members of a group -----------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_is_given_other_queues_or_leaves_is_woken(orders: Waking) -> None:
+def test_a_member_that_is_given_other_queues_or_loses_one_or_leaves_is_woken(orders: Waking) -> None:
     consumer = QueueConsumer(orders, group="g", topic=TOPIC, owner="a", lease=NEVER)
     assert consumer.pull_wait == LONG_POLL == 15.0, "nothing is to be taken"
     consumer.join()
@@ -194,7 +194,7 @@ def test_a_member_that_is_given_other_queues_or_leaves_is_woken(orders: Waking) 
     woken, begins = threading.Semaphore(0), threading.Event()
 
     def pull() -> None:
-        for _ in range(2):
+        for _ in range(3):
             consumer.pull(1, 0)
             begins.set()
             consumer.pull(1, NEVER)
@@ -206,6 +206,9 @@ def test_a_member_that_is_given_other_queues_or_leaves_is_woken(orders: Waking) 
     assert not woken.acquire(blocking=False), "nothing has changed"
     orders.join("g", TOPIC, "b", NEVER)
     consumer.join()
+    assert woken.acquire(timeout=SOON)
+    orders.set_offset("g", TOPIC, 0, 0)
+    consumer.renew()
     assert woken.acquire(timeout=SOON)
     consumer.leave()
     assert woken.acquire(timeout=SOON)

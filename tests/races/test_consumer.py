@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from enode_django.equeue.consumer.queue_consumer import RETRY_ACQUIRE, QueueConsumer
-from enode_django.equeue.messages import Membership
+from enode_django.equeue.consumer.topic_consumer import Beginner, Starts
+from enode_django.equeue.messages import Commit, Lease, Membership, PulledBatch, Receipt, Start
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.exceptions import PartlyUnavailable, TransportUnavailable
 from tests.races.harness import Clock
 
 LEASE = 10.0
@@ -111,19 +114,84 @@ def test_old_owner_finds_out_by_renewing(setting: Setting) -> None:
 
 
 def test_deadline_counts_from_before_the_transport_was_asked(setting: Setting) -> None:
+    acquire, renew = setting.transport.acquire, setting.transport.renew
+
+    def acquire_slowly(*arguments: Any, **options: Any) -> Lease:
+        setting.pass_time(3)
+        return acquire(*arguments, **options)
+
+    def renew_slowly(*arguments: Any) -> object:
+        setting.pass_time(3)
+        return renew(*arguments)
+
+    setting.transport.acquire = acquire_slowly  # type: ignore[method-assign]
+    setting.transport.renew = renew_slowly  # type: ignore[assignment]
+    before = setting.clock.now
     take(setting.one, 0)
     (window,) = setting.one._all_windows()
-    assert window.deadline == setting.clock.now + LEASE
-    original = setting.transport.renew
-
-    def slow(*arguments: object) -> object:
-        setting.pass_time(3)
-        return original(*arguments)  # type: ignore[arg-type]
-
-    before = setting.clock.now
-    setting.transport.renew = slow  # type: ignore[assignment]
+    assert (window.deadline, setting.clock.now) == (before + LEASE, before + 3)
     setting.one.renew()
-    assert window.deadline == before + LEASE
+    assert window.deadline == before + 3 + LEASE
+
+
+def test_leases_that_some_servers_have_renewed_hold_though_others_are_away(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partly(*arguments: object) -> None:
+        raise PartlyUnavailable("a server is away", answers={0: True, 1: False})
+
+    take(setting.one, 0, 1, 2)
+    windows = {window.queue: window for window in setting.one.open_windows}
+    monkeypatch.setattr(setting.transport, "renew", partly)
+    setting.pass_time(LEASE / 2)
+    with pytest.raises(PartlyUnavailable):
+        setting.one.renew()
+    setting.pass_time(LEASE / 2)
+    assert [(window.holds, window.closed) for _, window in sorted(windows.items())] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+
+
+def test_a_group_whose_first_member_died_while_it_began_begins_everywhere_where_it_shall(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire, calls = setting.transport.acquire, iter(range(1))
+
+    def acquire_once(*arguments: Any, **options: Any) -> Lease:
+        if next(calls, None) is None:
+            raise TransportUnavailable("the member is dead")
+        return acquire(*arguments, **options)
+
+    def begin() -> None:
+        Starts(setting.transport, "t", Start.LAST, Beginner("g", "one", LEASE)).ask()
+
+    for queue in range(3):
+        setting.send(2, queue)
+    with monkeypatch.context() as dying:
+        dying.setattr(setting.transport, "acquire", acquire_once)
+        with pytest.raises(TransportUnavailable):
+            begin()
+    begin()
+    assert setting.transport.committed("g", "t") == {0: 2, 1: 2, 2: 2}
+
+
+def test_a_pull_of_several_routes_has_the_version_of_the_newest(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [PulledBatch(queue, range(1), [b"x"], route) for queue, route in enumerate((3, 5, 4))]
+    monkeypatch.setattr(setting.transport, "pull", lambda *arguments, **options: batches)
+    take(setting.one, 0, 1, 2)
+    setting.one.pull(1, 0)
+    assert setting.one.route_version() == 5
+
+
+def test_receipts_of_all_queues_are_those_of_other_owners_too(setting: Setting) -> None:
+    take(setting.one, 0)
+    lease = setting.transport.acquire("g", "t", 2, "two", LEASE)
+    setting.transport.commit("g", "t", {2: Commit(lease.epoch, 1, [Receipt(0, b"of two")], 1)})
+    assert setting.one.receipts_of_all() == [b"of two"]
 
 
 def test_queue_lost_and_acquired_anew_starts_from_what_was_committed(setting: Setting) -> None:
@@ -163,6 +231,25 @@ def test_unassigned_queue_is_drained_then_released_and_goes_on_elsewhere(setting
     setting.pass_time(0.2)
     ((fresh, previous, _),) = setting.two.acquire_missing()
     assert (previous, fresh.next_offset) == (None, 3)
+
+
+def test_drained_queue_is_kept_until_what_it_has_finished_is_committed(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise PartlyUnavailable("its server is away", answers={})
+
+    setting.send(2)
+    take(setting.one, 0)
+    finish(setting.one, *pulled(setting.one))
+    take(setting.one)
+    with monkeypatch.context() as away:
+        away.setattr(setting.transport, "commit", fail)
+        setting.one.release_drained()
+    assert take(setting.two, 0) == []
+    setting.one.release_drained()
+    setting.pass_time(0.2)
+    assert [acquired.window.next_offset for acquired in setting.two.acquire_missing()] == [2]
 
 
 def test_queue_assigned_again_while_it_drains_is_taken_again_only_after_that(setting: Setting) -> None:
