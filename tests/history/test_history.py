@@ -231,6 +231,7 @@ def test_circles_and_long_chains_come_to_an_end() -> None:
     down = causation("chain1", 1, limits=Limits(depth=5))
     assert len(down.descendants) == 5
     assert any("deep" in text for text in down.cut)
+    assert causation("chain34", 1, limits=Limits(depth=5, ancestors=40)).cut == []
     up = causation("chain39", 1, limits=Limits(ancestors=3))
     assert [step.command_id for step in up.ancestors] == ["chain36", "chain37", "chain38"]
     assert up.unknown_cause == "chain35"

@@ -127,6 +127,38 @@ def test_columns_may_be_called_like_the_parts_of_the_comparison(postings: Harnes
     assert describe(comparison) == ["rebuilding_seat of a: row: rebuilt 2, in use 7"]
 
 
+def test_a_surplus_row_of_an_aggregate_whose_other_rows_are_as_they_were_is_found(postings: Harness) -> None:
+    with subscribers.only(Seats):
+        postings.stored("a", Added(amount=1))
+        postings.stored("b", Added(amount=2))
+        follow(Seats)
+        Seat.objects.create(id="more", account="a", row=1)
+        comparison = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
+    assert comparison.rows == 1
+    assert describe(comparison)[0].startswith("rebuilding_seat of a: only in use {'id': 'more'")
+
+
+def test_one_of_two_rows_that_mean_the_same_is_missed(followed: Harness) -> None:
+    followed.stored("d", Added(amount=1), Added(amount=1))
+    follow()
+    line = PostingLine.objects.filter(account="d").latest("pk")
+    line.delete()
+    line.posting.delete()
+    comparison = rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison
+    assert comparison.rows == 2, "the posting and its line"
+    assert [line.split("{")[0] for line in describe(comparison)] == [
+        "rebuilding_posting of d: only rebuilt ",
+        "rebuilding_postingline of d: only rebuilt ",
+    ]
+
+
+def test_a_sample_of_rows_that_name_no_aggregate_is_held_against_all_rows(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Postings, "aggregate_field", "")
+    assert rebuild(Postings.name, InProcess(), nothing, compare_only=True, sample=1).comparison.is_equal
+
+
 def test_no_value_is_another_value_than_a_null_of_json(postings: Harness) -> None:
     with subscribers.only(Seats):
         postings.stored("a", Added(amount=1))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enode_django.eventstore.buckets import BUCKETS
@@ -59,6 +59,7 @@ def test_tasks_read_each_directory_that_has_their_buckets(written: list[int], ta
 
 
 @given(st.integers(0, 2**42), st.integers(1, 500))
+@example(4 * 2**25 + 1, 1)
 def test_ranges_are_neither_too_large_nor_needlessly_many(size: int, wanted: int) -> None:
     most, least = 2**25, 2**18
     count = count_ranges(size, most=most, least=least, wanted=wanted)
@@ -112,6 +113,7 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     for one in (manifest, merged):
         assert manifest_of(text_of(one)) == one
     later = merged.followed_by(increment("d", 4, 5), {}).merged(increment("e", 4, 5), NOW + KEPT_FOR, NOW)
+    assert later.json
     assert [one.name for one in later.replaced] == ["d"], "what was deleted by then is forgotten"
 
 
@@ -318,6 +320,7 @@ def test_who_reads_a_merged_increment_has_a_day_for_it(tmp_path: Path) -> None:
 
 def test_ranges_meet_where_they_have_buckets_in_common() -> None:
     assert BucketRange(0, 127).meets(BucketRange(127, 300))
+    assert BucketRange(127, 300).meets(BucketRange(0, 127))
     assert not BucketRange(0, 127).meets(BucketRange(128, 255))
 
 
