@@ -50,7 +50,7 @@ _COMPARE = """
            ) AS per_aggregate),
            ARRAY(SELECT jsonb_build_array(is_other, id, fields)::text FROM different
                  ORDER BY id, row_number() OVER (PARTITION BY id, is_other ORDER BY fields), is_other
-                 LIMIT {examples})
+                 LIMIT {rows})
 """
 
 # Rows of the same bytes are equal, and comparing bytes costs a fraction of building and hashing JSON. So JSON is only
@@ -228,7 +228,7 @@ def _asked(
         one_reached=one_reached,
         other_reached=other_reached,
         suspects=_SUSPECTS.format(**shown_as, **_key(model)) if is_as_stored else "",
-        examples=EXAMPLES,
+        rows=2 * EXAMPLES,  # an example has up to two; the last row may lack its other one, but is no example then
     )
     found = execute(target.alias, statement, (*one_parameters, *other_parameters, both_ways)).fetchone()
     assert found is not None
@@ -318,12 +318,11 @@ def paired(table: str, found: Iterable[Sequence[Any]]) -> Iterator[Difference]:
     for id, rows in groupby(found, key=itemgetter(1)):
         sides: tuple[list[Any], list[Any]] = ([], [])
         for is_other, _, fields in rows:
-            sides[is_other].append(fields)
-        if id is None:  # rows without an aggregate cannot be paired
-            yield from (Difference(table, None, one, None) for one in sides[0])
-            yield from (Difference(table, None, None, other) for other in sides[1])
-        else:
-            yield from (Difference(table, id, one, other) for one, other in _most_alike_first(*sides))
+            if id is None:  # rows without an aggregate cannot be paired
+                yield Difference(table, None, *((None, fields) if is_other else (fields, None)))
+            else:
+                sides[is_other].append(fields)
+        yield from (Difference(table, id, one, other) for one, other in _most_alike_first(*sides))
 
 
 def _most_alike_first(ones: list[Any], others: list[Any]) -> Iterator[tuple[Any, Any]]:

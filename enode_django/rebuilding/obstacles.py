@@ -97,7 +97,7 @@ def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> 
         yield f"{user} may not make schemas in the database {database}: GRANT CREATE ON DATABASE {database} TO {user}"
     oids = [table.oid for table in tables.values()]
     for name in names:
-        if name.startswith('"'):
+        if '"' in name:
             yield (
                 f"{name}: its name is quoted in db_table; write it without quotes and schema, and put the schema into "
                 "the connection's search_path"

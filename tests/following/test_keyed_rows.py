@@ -150,7 +150,12 @@ def test_new_rows_with_and_without_expressions_are_made_in_one_batch(orders: Har
             ),
             id="subquery of a subquery",
         ),
+        pytest.param(
+            Subquery(OTHERS.annotate(its=Case(When(pk=OuterRef("text"), then=Value("many")))).values("its")[:1]),
+            id="condition of a subquery",
+        ),
         pytest.param(Case(When(Exists(OTHERS.filter(pk=OuterRef("pk"))), then=Value("many"))), id="whether rows exist"),
+        pytest.param(OTHERS.filter(pk=OuterRef("text")).values("text"), id="query"),
     ],
 )
 def test_no_expression_of_a_stored_row_names_a_column(orders: Harness, expression: Any) -> None:

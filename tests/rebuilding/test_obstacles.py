@@ -112,7 +112,7 @@ def test_what_a_user_may_not_do_is_told_with_what_would_let_him(declared: None) 
     assert f"{TABLE}: {name} may not put tables into its schema: GRANT CREATE ON SCHEMA public TO {name}" in told
 
 
-@pytest.mark.parametrize("name", [f'"public"."{TABLE}"', f'"{TABLE}"'])
+@pytest.mark.parametrize("name", [f'"public"."{TABLE}"', f'public"."{TABLE}', f'"{TABLE}"'])
 def test_a_table_that_a_model_names_in_quotes_is_refused(
     declared: None, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -11,6 +11,7 @@ import psycopg
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import Query
+from django.db.models.sql.where import WhereNode
 from django.db.transaction import atomic, set_rollback
 
 from enode_django.eventing import checkpoints
@@ -160,9 +161,17 @@ def _parts(value: Any) -> Iterator[object]:
     """Yield the value, or the parts of an expression, those of its subqueries included."""
     for part in getattr(value, "flatten", lambda: [value])():
         yield part
-        if isinstance(part, Query):
-            for inner in (*part.annotations.values(), *part.where.leaves(), *part.combined_queries):
-                yield from _parts(inner)
+        for inner in _within(part):
+            yield from _parts(inner)
+
+
+def _within(part: object) -> Iterable[object]:
+    """Return the parts of what Django does not flatten."""
+    if isinstance(part, models.QuerySet):
+        return [part.query]
+    if isinstance(part, Query):
+        return [*part.annotations.values(), part.where, *part.combined_queries]
+    return part.leaves() if isinstance(part, WhereNode) else ()
 
 
 def _names_column(part: object) -> bool:
