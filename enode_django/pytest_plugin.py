@@ -87,7 +87,8 @@ def enode_bus(request: pytest.FixtureRequest) -> Iterator[InlineCommandBus]:
     if (followed_by or not in_memory) and not _keeps_in_memory():
         if not _has_database(request.node):
             pytest.fail(
-                "the fixture enode_bus needs a test database: install pytest-django, and name it as a parameter"
+                "the fixture enode_bus needs a test database: "
+                "install pytest-django, and name the fixture as a parameter"
             )
         request.getfixturevalue("db")  # another fixture may ask for it, but later
     store = request.getfixturevalue("enode_event_store") if in_memory else None

@@ -148,6 +148,7 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
     careful = RedisStreamsTransport(running.url, prefix=prefix, wait_replicas=1)
     for write in (
         lambda: careful.send("topic", {0: [b"x"]}),
+        lambda: careful.commit("group", "topic", {0: Commit(epoch + 1, 1)}),  # its script writes nothing
         lambda: transport.send("topic", {0: [b"x"]}),
         lambda: transport.send("topic", {0: [b"x"] * 1_000, 1: [b"x"]}),
         lambda: transport.reply([(inbox.address, b"x")]),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import combinations
 
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from enode_django import DomainException
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import EventStream, Snapshot
 from enode_django.repository.fingerprint import forget
-from tests.snapshots.domain import Hooked, Off, Put, Shelf
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.postgres import PostgresSnapshotStore
+from enode_django.repository.state import snapshot_of
+from enode_django.serialization.codec import encode_stream
+from tests.snapshots.domain import Hooked, Off, Place, Put, Shelf
 from tests.snapshots.histories import store_history, streams
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,6 +86,50 @@ def test_aggregates_that_cannot_be_replayed_are_shown_with_the_reason(store: Pos
     told = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[:-1]}
     assert told["snapshots.Shelf 'bad'"] == "version 5 of 'bad' cannot be applied: ValueError('told to fail')"
     assert "'old.Thing'" in told["old.Thing 'unknown'"]
+
+
+def store_events(store: PostgresEventStore, id: str, events: Iterable[Put]) -> None:
+    for version, event in enumerate(events, 1):
+        store.append([one._replace(events=encode_stream([event])) for one in streams(id, [version])])
+
+
+class Refused(DomainException):
+    type_name = "snapshots.Refused"
+
+
+def test_an_applier_that_refuses_without_a_text_fails(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Shelf, event: Put) -> None:
+        raise Refused
+
+    store_history(store, "a", 1)
+    monkeypatch.setattr(Shelf, "_put", refuse)
+    lines = ["snapshots.Shelf 'a': Refused('')", "0 aggregates replayed, 1 failed; 0 snapshots compared, 0 differ"]
+    assert rehearse("--sample", "1") == (1, lines)
+
+
+def test_the_items_of_a_set_may_come_in_another_order(store: PostgresEventStore) -> None:
+    one, other = next((a, b) for a, b in combinations(map(str, range(1_000)), 2) if list({a, b}) != list({b, a}))
+    store_events(store, "a", [Put(amount=1, labels=frozenset({label})) for label in (one, other)])
+    shelf, (_, record) = AggregateLoader(store).load("a"), store.load("a")
+    assert isinstance(shelf, Shelf)
+    shelf.labels = {other, one}
+    PostgresSnapshotStore().save([snapshot_of(shelf, record.command_id)])
+    assert rehearse("--sample", "1") == (0, ["1 aggregates replayed, 0 failed; 1 snapshots compared, 0 differ"])
+
+
+def test_only_the_first_differences_of_an_aggregate_are_shown(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_events(store, "a", (Put(amount=0, place=Place(str(number))) for number in range(12)))
+    call_command("enode", "buildsnapshots", stdout=io.StringIO())
+    monkeypatch.setattr(Shelf, "_put", lambda self, event: None)
+    status, (line, _) = rehearse("--sample", "1")
+    assert status == 1
+    assert line.startswith("snapshots.Shelf 'a' at version 12: prices.0 was Decimal('0'), and is gone; ")
+    assert line.endswith("; and 15 more")
+    assert line.count(";") == 10
 
 
 @pytest.mark.usefixtures("snapshots")

@@ -138,7 +138,7 @@ def test_in_memory_neither_a_database_nor_the_plugin_for_django_is_needed(tmp_pa
     """Nothing is ever executed in a database that is not a test's."""
     shown = run(tmp_path, LATE)
     assert "1 failed, 1 passed" in shown
-    assert "the fixture enode_bus needs a test database" in shown
+    assert "needs a test database: install pytest-django, and name the fixture as a parameter" in shown
 
 
 def test_a_script_without_settings_is_tested_in_memory(tmp_path: Path) -> None:

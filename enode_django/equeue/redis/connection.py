@@ -14,6 +14,7 @@ from redis.exceptions import (
     ConnectionError,
     MovedError,
     NoScriptError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
     TimeoutError,
@@ -317,6 +318,8 @@ def _without_transactions(answers: Sequence[Any], sizes: Sequence[int]) -> list[
 
 def _missing(answer: Any, confirmation: Confirmation) -> Exception | None:
     """Return why an answer to ``WAIT`` confirms nothing, or None if it does."""
+    if isinstance(answer, ResponseError) and "replica instances" in str(answer):  # scripts may have written nothing
+        return ReadOnlyError(str(answer))
     if isinstance(answer, Exception):
         return answer
     if int(answer) >= confirmation.replicas:

@@ -22,6 +22,8 @@ from enode_django.serialization.registry import types
 SAMPLE = 1_000
 EXAMPLES = 20
 """The most aggregates that are shown, of those that fail and of those that differ."""
+MOST_CHANGES = 10
+"""The most differences that are shown of an aggregate."""
 
 
 class Command(PrintableCommand):
@@ -62,7 +64,7 @@ class Command(PrintableCommand):
                     f"{one.aggregate_root_type} {one.aggregate_root_id!r}: {one.problem}", self.style.ERROR
                 )
             if one.changes and counted["differ"] <= EXAMPLES:
-                text = "; ".join(map(_text, one.changes))
+                text = _listed(one.changes)
                 place = f"{one.aggregate_root_type} {one.aggregate_root_id!r} at version {one.version}"
                 self.stdout.write(f"{place}: {text}", self.style.WARNING)
         return counted
@@ -75,6 +77,11 @@ def _names(type_name: str) -> Sequence[str]:
     except UnknownMessageType as error:
         raise CommandError(str(error)) from error
     return types.name_of(cls), *aliases_of(cls)
+
+
+def _listed(changes: Sequence[Change]) -> str:
+    more = len(changes) - MOST_CHANGES
+    return "; ".join([*map(_text, changes[:MOST_CHANGES]), *([f"and {more} more"] if more > 0 else [])])
 
 
 def _text(change: Change) -> str:
