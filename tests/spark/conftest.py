@@ -75,6 +75,10 @@ def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Itera
     config = {
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": quick_options(),
+        # To compile generated code for each query takes more time than to interpret it for a few rows. `test_cluster`
+        # and the acceptance tests of rebuilds run the same jobs with generated code.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": "2",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (spark_output / "events").as_uri(),
