@@ -1,18 +1,19 @@
 """Frames between the broker and its clients: a length (u32, big-endian) and that many bytes of msgpack. No I/O.
 
 A frame never takes more memory than has arrived of it, rounded up. A one-byte item can take 70 bytes when decoded, so
-the items of each list, and those of the whole frame, are limited. Extension types and broken msgpack are refused.
+the items of each list, and those of the whole frame, are limited. Numbers can be chosen so that a dictionary with them
+as keys takes seconds to make, so keys are limited, too. Extension types and broken msgpack are refused.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
 
-from enode_django.exceptions import MalformedFrame
+from enode_django.exceptions import MalformedFrame, shown
 
 MAX_FRAME = 64 * 1024 * 1024
 MAX_ITEMS = 100_000
@@ -20,9 +21,13 @@ MAX_ITEMS = 100_000
 MAX_ALL_ITEMS = 500_000
 """The most items of all lists and dictionaries of a request together. A send has four for each of its batches, at most
 65,535; a commit has six for each queue."""
+MAX_KEY = (1 << 16) - 1
+"""The largest number that is a key of a dictionary in a request: that of the last queue that a topic can have."""
 
 _LENGTH = struct.Struct(">I")
 _SMALL = 64 * 1024
+_CANNOT_COLLIDE = 8 * 1024
+"""Bytes. The keys in so few cannot slow down a dictionary."""
 
 
 def encode_frame(message: Any, limit: int = MAX_FRAME) -> tuple[bytes, bytes]:
@@ -41,10 +46,10 @@ def decode_message(
     max_text: int = MAX_FRAME,
 ) -> Any:
     """Decode one whole msgpack value without extension types. Raises `MalformedFrame` for anything else.
-    ``max_all_items`` limits all lists and dictionaries together (None: no limit), ``max_text`` the bytes of a text."""
+    ``max_all_items`` limits all lists and dictionaries together, and the keys to texts and numbers up to `MAX_KEY`
+    (None: no limit); ``max_text`` limits the bytes of a text."""
     items = min(len(payload), max_items)
-    # A small payload cannot have many items, and most frames are small.
-    take = _counting(max_all_items) if max_all_items is not None and len(payload) > _SMALL else None
+    take, take_pairs = _hooks(len(payload), max_all_items)
     try:
         return msgpack.unpackb(
             payload,
@@ -55,7 +60,7 @@ def decode_message(
             max_map_len=items,
             max_str_len=max_text,
             list_hook=take,
-            object_hook=take,
+            object_pairs_hook=take_pairs,
         )
     except (ValueError, TypeError, RecursionError, MemoryError, msgpack.UnpackException) as error:
         raise MalformedFrame(
@@ -63,18 +68,34 @@ def decode_message(
         ) from None
 
 
-def _counting(most: int) -> Callable[[Any], Any]:
-    """Return a hook that limits the items of a frame: it gets each complete list and dictionary, inner ones first."""
+_Pairs = Sequence[tuple[Any, Any]]
+
+
+def _hooks(size: int, most: int | None) -> tuple[Callable[[list[Any]], Any] | None, Callable[[_Pairs], Any] | None]:
+    """Return the hooks that limit the items and keys of a frame. They get each complete list and dictionary, inner ones
+    first. A small frame needs none, and most frames are small."""
+    if most is None or size <= _CANNOT_COLLIDE:
+        return None, None
     left = most
 
-    def take(items: list[Any] | dict[Any, Any]) -> Any:
+    def count(items: int) -> None:
         nonlocal left
-        left -= 2 * len(items) if isinstance(items, dict) else len(items)
+        left -= items
         if left < 0:
             raise ValueError(f"its lists and dictionaries have more than {most} items together")
+
+    def take(items: list[Any]) -> list[Any]:
+        count(len(items))
         return items
 
-    return take
+    def take_pairs(pairs: _Pairs) -> dict[Any, Any]:
+        count(2 * len(pairs))
+        for key, _ in pairs:
+            if type(key) is not str and not (type(key) is int and 0 <= key <= MAX_KEY):
+                raise ValueError(f"a key in it is neither a text nor the number of a queue: {shown(key)}")
+        return dict(pairs)
+
+    return (take if size > _SMALL else None), take_pairs
 
 
 class FrameDecoder:

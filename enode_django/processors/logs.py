@@ -8,7 +8,7 @@ from contextlib import suppress
 from enode_django.domain.metadata import known_correlation_id
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.subscribers import running_subscriber
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import EnodeError, printable
 
 FIELDS = ("command_id", "aggregate_root_id", "subscriber", "correlation_id")
 FORMAT = "%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s%(enode)s"
@@ -49,6 +49,14 @@ def _on_one_line(value: object) -> str:
     return text if text.isprintable() else repr(text)
 
 
+class RecordFormatter(logging.Formatter):
+    """Indents all lines of a record but the first, and escapes unprintable characters. So an id or a text from outside,
+    in a message or an exception, cannot look like another record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t").replace("\n", "\n  ")
+
+
 def _context() -> dict[str, str | None]:
     handled = handled_command.get()
     if handled is None:
@@ -69,5 +77,6 @@ def log_to_console(verbosity: int) -> None:
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.addFilter(AddContextText())
-        logging.basicConfig(format=FORMAT, handlers=[handler])
+        handler.setFormatter(RecordFormatter(FORMAT))
+        logging.basicConfig(handlers=[handler])
         logger.setLevel({0: logging.WARNING, 3: logging.DEBUG}.get(verbosity, logging.INFO))

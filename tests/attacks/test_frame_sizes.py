@@ -85,3 +85,16 @@ def test_a_text_is_no_longer_than_names_need() -> None:
 )
 def test_what_clients_send_at_most_is_within_the_limits(request_: tuple[object, ...]) -> None:
     assert decode_request(memoryview(msgpack.packb(request_)))[:2] == list(request_[:2])
+
+
+@pytest.mark.parametrize("key", [MOST_QUEUES, -1, 1 << 63, 1.0, None, True, b"x"], ids=repr)
+def test_a_larger_frame_has_no_dictionary_whose_numbers_could_be_chosen_to_collide(key: object) -> None:
+    # Numbers of 28 bits can be chosen so that a dictionary of 60,000 of them takes seconds to make.
+    payload = msgpack.packb((1, "pull", ["topic", {**dict.fromkeys(range(10, 5_000), 7), key: 7}, 1, 1.0]))
+    with pytest.raises(MalformedFrame, match="neither a text nor the number of a queue"):
+        decode_request(memoryview(payload))
+
+
+def test_any_key_is_taken_in_a_frame_so_small_that_it_cannot_take_long() -> None:
+    payload = msgpack.packb((1, "what is not a request", [{1.0: 7, None: 7}]))
+    assert decode_request(memoryview(payload))[2] == [{1.0: 7, None: 7}]

@@ -17,7 +17,7 @@ from enode_django.equeue.broker import decoding, inboxes, known_sends, pulling, 
 from enode_django.equeue.broker.inboxes import Inboxes
 from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.sessions import MOST_UNDER_WAY
-from enode_django.equeue.frames import MAX_ALL_ITEMS, MAX_FRAME, MAX_ITEMS, encode_frame
+from enode_django.equeue.frames import MAX_ALL_ITEMS, MAX_FRAME, MAX_ITEMS, MAX_KEY, encode_frame
 from enode_django.equeue.records import MOST_RECORDS
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.wire import MAX_HANDSHAKE_FRAME
@@ -166,6 +166,7 @@ def test_the_page_names_the_limits() -> None:
         "a request other than `send`, `commit`, `reply`": decoding.MAX_PLAIN_FRAME,
         "items of a list or dictionary": MAX_ITEMS,
         "items of all lists and dictionaries in a frame": MAX_ALL_ITEMS,
+        "a number that is a key of a dictionary": MAX_KEY,
         "a text": decoding.MAX_TEXT,
         "records of a batch": MOST_RECORDS,
         "characters of a name": requests.MOST_TEXT,

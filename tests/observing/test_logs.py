@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.middleware import EnodeMiddleware
-from enode_django.processors.logs import FORMAT, AddContext, AddContextText
+from enode_django.processors.logs import FORMAT, AddContext, AddContextText, RecordFormatter
 from enode_django.serialization.codec import encode_metadata
 
 logger = logging.getLogger("tests.observing.logs")
@@ -137,3 +138,16 @@ def test_the_console_shows_it_behind_the_message(as_text: Console, handling: Non
 def test_an_id_begins_no_line_of_its_own(as_text: Console) -> None:
     logger.warning("low", extra={"aggregate_root_id": "a\n2026 ERROR all is lost\x1b[2J"})
     assert as_text.lines == [r"low [aggregate_root_id='a\n2026 ERROR all is lost\x1b[2J']"]
+
+
+def test_no_text_from_outside_looks_like_another_record_on_the_console() -> None:
+    formatter = RecordFormatter("%(levelname)s %(message)s")
+    record = logging.LogRecord("x", logging.WARNING, "", 0, "%s waits", ("a\rERROR lost\n\x1b[2JERROR é\t",), None)
+    assert formatter.format(record).split("\n") == [r"WARNING a\rERROR lost", "  \\x1b[2JERROR é\t waits"]
+    try:
+        raise ValueError("no\nERROR all is lost")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    _, *others = formatter.format(record).split("\n")
+    assert "ERROR all is lost" in "".join(others)
+    assert all(line.startswith("  ") for line in others)
