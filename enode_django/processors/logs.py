@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import suppress
 
 from enode_django.domain.metadata import known_correlation_id
@@ -11,6 +12,7 @@ from enode_django.eventing.subscribers import running_subscriber
 from enode_django.exceptions import EnodeError, printable
 
 FIELDS = ("command_id", "aggregate_root_id", "subscriber", "correlation_id")
+_NOT_INDENTED = re.compile(r"\n(?![ \t])")
 FORMAT = "%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s%(enode)s"
 
 
@@ -50,11 +52,11 @@ def _on_one_line(value: object) -> str:
 
 
 class RecordFormatter(logging.Formatter):
-    """Indents all lines of a record but the first, and escapes unprintable characters. So an id or a text from outside,
-    in a message or an exception, cannot look like another record."""
+    """Indents the lines of a record after the first, unless they are, and escapes unprintable characters. So an id or a
+    text from outside, in a message or an exception, cannot look like another record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), keep="\n\t").replace("\n", "\n  ")
+        return _NOT_INDENTED.sub("\n  ", printable(super().format(record), keep="\n\t"))
 
 
 def _context() -> dict[str, str | None]:
