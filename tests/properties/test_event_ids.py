@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enode_django.history.steps import Place, keys_of_refusal, place_of_event
@@ -17,6 +17,7 @@ def test_the_id_of_an_event_says_where_it_is(root: str, version: int, index: int
 
 
 @given(IDS, IDS)
+@example("a/refused/b", "c")
 def test_the_id_of_a_refusal_says_whose_it_is(root: str, command: str) -> None:
     assert (command, root) in list(keys_of_refusal(f"{root}/refused/{command}"))
 

@@ -170,6 +170,19 @@ def test_no_value_is_another_value_than_a_null_of_json(postings: Harness) -> Non
     assert describe(comparison) == ["rebuilding_seat of a: note IS NULL: rebuilt True, in use False"]
 
 
+def test_a_volatile_field_of_json_or_a_volatile_key_is_not_compared(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Postings, "volatile", ("made_at", "posting"))
+    PostingLine.objects.filter(account="a").update(posting=Posting.objects.get(account="b", amount=1))
+    assert rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison.rows == 0
+    monkeypatch.setattr(Seats, "volatile", ("note",))
+    with subscribers.only(Seats):
+        follow(Seats)
+        Seat.objects.update(note=1)
+        assert rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison.rows == 0
+
+
 def test_a_fraction_of_json_is_another_value_than_a_text(postings: Harness, effects: Effects) -> None:
     effects.note = {"part": 0.1}
     with subscribers.only(Seats):

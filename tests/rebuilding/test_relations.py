@@ -130,3 +130,31 @@ def test_a_row_of_a_model_that_is_named_by_its_proxy_is_compared(suites: Harness
     Visit.objects.filter(account="b").update(room_id=Room.objects.get(account="a").pk)
     with pytest.raises(ProjectionsDiffer, match=r"rebuilding_visit of b: room: rebuilt {'number': 1"):
         rebuild(Suites.name, InProcess(), nothing)
+
+
+def test_a_row_of_inheritance_belongs_to_the_aggregate_of_its_other_half(suites: Harness) -> None:
+    Suite.objects.filter(account="b").update(text="changed")
+    with pytest.raises(ProjectionsDiffer, match="rebuilding_suite of b: text: rebuilt 'b', in use 'changed'"):
+        rebuild(Suites.name, InProcess(), nothing)
+
+
+class Visits(Suites):
+    """Keeps visits of a room that it does not write."""
+
+    name = "rebuilding.visits"
+    abstract = True
+    models = (Visit,)
+
+    def added(self, event: Added) -> None:
+        Visit.objects.create(account=event.aggregate_root_id, room_id=event.amount)
+
+
+def test_a_key_to_a_row_of_another_table_is_compared_as_it_is(postings: Harness) -> None:
+    for number in (1, 2):
+        Room.objects.create(pk=number, account="", number=number)
+    with subscribers.only(Visits):
+        postings.stored("a", Added(amount=1))
+        follow(Visits)
+        Visit.objects.update(room_id=2)
+        with pytest.raises(ProjectionsDiffer, match="rebuilding_visit of a: room_id: rebuilt 1, in use 2"):
+            rebuild(Visits.name, InProcess(), nothing)
