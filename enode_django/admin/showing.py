@@ -117,8 +117,8 @@ class NamedValues(admin.AllValuesFieldListFilter):
 
 
 class IndexedValues(admin.AllValuesFieldListFilter):
-    """Of a field that is never null and begins an index: one probe of the index for each value, however many rows there
-    are. Django's own filter reads all rows."""
+    """A filter for a field that is never null and begins an index. It asks the index once for each value; Django's own
+    filter reads all rows."""
 
     lookup_choices: Any
 
