@@ -146,7 +146,7 @@ def test_new_rows_with_and_without_expressions_are_made_in_one_batch(orders: Har
         pytest.param(Subquery(OTHERS.values("pk").union(OTHERS.filter(pk=OuterRef("pk")).values("pk"))), id="union"),
         pytest.param(
             Subquery(
-                OTHERS.filter(pk=Subquery(OTHERS.filter(pk=OuterRef(OuterRef("pk"))).values("pk"))).values("text")
+                OTHERS.filter(pk=Subquery(OTHERS.filter(pk=OuterRef(OuterRef("pk"))).values("pk")[:1])).values("text")
             ),
             id="subquery of a subquery",
         ),
