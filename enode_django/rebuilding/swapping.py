@@ -6,7 +6,7 @@ tables are moved between schemas. All of this is one transaction, so a crash lea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from django.db import transaction
@@ -66,27 +66,27 @@ class Swap(NamedTuple):
         lift_statement_timeout(alias)
         execute(alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
         self._lock("EXCLUSIVE")
-        self._check()
+        tables = self._check()  # as they stay: nobody can alter them until the locks are released
         last_steps()
         # Deferred constraints are checked while others may still read, and not at the end of the transaction.
         execute(alias, "SET CONSTRAINTS ALL IMMEDIATE", ())
         self._lock("ACCESS EXCLUSIVE")
-        self.target.check()
-        self._exchange()
+        self.target.check(tables)
+        self._exchange(tables)
 
     def _lock(self, mode: str) -> None:
         tables = ", ".join(sorted(quoted(name) for name in self.target.tables))
         execute(self.target.alias, f"LOCK TABLE {tables} IN {mode} MODE", None)
 
-    def _check(self) -> None:
+    def _check(self) -> Mapping[str, Table]:
         if self.target.generation() != self.outgoing.generation:
             raise RebuildError(f"{self.target.name} has other tables in use than at the beginning: begin anew")
-        check_alike(self.target, self.incoming)
+        return check_alike(self.target, self.incoming)
 
-    def _exchange(self) -> None:
+    def _exchange(self, tables: Mapping[str, Table]) -> None:
         alias, target = self.target.alias, self.target
         self.outgoing.make_schema()
-        for table in describe(alias, target.tables).values():
+        for table in tables.values():
             move(alias, table, table.schema, self.outgoing.schema)
             move(alias, table, self.incoming.schema, table.schema)
         self._exchange_parked()
@@ -108,9 +108,9 @@ class Swap(NamedTuple):
         execute(alias, _TAKE.format(PARKED, incoming), (target.key,))
 
 
-def check_alike(target: Target, shadow: Shadow) -> None:
-    """Raise `RebuildError` if the shadow's tables differ from those in use, which may have been altered. For use in a
-    transaction."""
+def check_alike(target: Target, shadow: Shadow) -> Mapping[str, Table]:
+    """Raise `RebuildError` if the shadow's tables differ from those in use, which may have been altered. Return the
+    definitions of those in use. For use in a transaction."""
     used = describe(target.alias, target.tables)
     with shadow.opened():
         made = describe(target.alias, target.tables)
@@ -122,6 +122,7 @@ def check_alike(target: Target, shadow: Shadow) -> None:
                 f"{name} is not as it was when its other build was made ({', '.join(different)}), it was "
                 "migrated or altered meanwhile: rebuild it anew"
             )
+    return used
 
 
 def move(alias: str, table: Table, origin: str, destination: str) -> None:

@@ -84,10 +84,11 @@ class Target(NamedTuple):
         with transaction.atomic(using=self.alias):
             return describe(self.alias, self.tables)
 
-    def check(self) -> None:
-        """Raise `RebuildError` with all obstacles, if there are any. Changes nothing."""
+    def check(self, tables: Mapping[str, Table] | None = None) -> None:
+        """Raise `RebuildError` with all obstacles, if there are any. Changes nothing. ``tables`` are the definitions of
+        those in use, if they are known."""
         with transaction.atomic(using=self.alias):
-            found = list(obstacles(self.alias, self.tables, describe(self.alias, self.tables)))
+            found = list(obstacles(self.alias, self.tables, self.described() if tables is None else tables))
         if found:
             raise RebuildError(f"{self.name} cannot be rebuilt: {'; '.join(found)}")
 

@@ -39,11 +39,12 @@ def before_the_last_step(monkeypatch: pytest.MonkeyPatch, call: Callable[[], obj
     in another thread."""
     check, called = Swap._check, []
 
-    def check_and_call(swap: Swap) -> None:
-        check(swap)
+    def check_and_call(swap: Swap) -> object:
+        found = check(swap)
         if not called:
             called.append(True)
             Call(call).result()  # in another connection
+        return found
 
     monkeypatch.setattr(Swap, "_check", check_and_call)
 

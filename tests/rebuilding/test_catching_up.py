@@ -229,9 +229,10 @@ def test_writers_are_not_shut_out_again_without_a_pause_and_what_was_built_is_ke
     waited: list[str] = []
     check = Swap._check
 
-    def store_too_much(swap: Swap) -> None:
-        check(swap)
+    def store_too_much(swap: Swap) -> object:
+        found = check(swap)
         Call(lambda: _store(postings, 3, f"last {time.monotonic()}")).result()
+        return found
 
     with monkeypatch.context() as patch:
         patch.setattr(Swap, "_check", store_too_much)
