@@ -30,9 +30,9 @@ from enode_django.equeue.coordination import EPOCHS_PER_RUN, Coordinator
 from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
+from enode_django.equeue.refusals import check_age, check_new_topic
 from enode_django.equeue.retrying import group_of_letters
 from enode_django.equeue.topic_records import Bounds
-from enode_django.equeue.transport import check_age, check_new_topic
 from enode_django.exceptions import QueueError, QueueFull
 
 logger = logging.getLogger(__name__)

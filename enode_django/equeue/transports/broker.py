@@ -30,7 +30,8 @@ from enode_django.equeue.messages import (
 )
 from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
 from enode_django.equeue.records import decode_records, encode_records, is_whole, record_count
-from enode_django.equeue.transport import AT_ONCE, LONG_POLL, check_limit, check_size
+from enode_django.equeue.refusals import check_limit, check_size
+from enode_django.equeue.transport import AT_ONCE, LONG_POLL
 from enode_django.equeue.transports.broker_address import address_of
 from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool, Wakes, Within, unreachable
 from enode_django.equeue.transports.broker_rests import Rests

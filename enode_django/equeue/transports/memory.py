@@ -29,8 +29,9 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
+from enode_django.equeue.refusals import check_limit, check_route, check_size
 from enode_django.equeue.topic_records import Bounds
-from enode_django.equeue.transport import KNOWN_SENDS, LONG_POLL, check_limit, check_route, check_size
+from enode_django.equeue.transport import KNOWN_SENDS, LONG_POLL
 
 __all__ = ["MemoryTransport"]
 
