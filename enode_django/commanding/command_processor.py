@@ -10,9 +10,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
 from enode_django.bus.results import failure
 from enode_django.commanding.cache import AggregateCache, Slot
@@ -36,6 +34,7 @@ from enode_django.commanding.outcomes import (
 )
 from enode_django.commanding.recent_commands import RecentCommands
 from enode_django.commanding.shared_state_writer import SharedStateWriter
+from enode_django.commanding.slot_loader import SlotLoader
 from enode_django.commanding.uniqueness import CLAIM_DEADLINE, Uniqueness
 from enode_django.concurrency.backoff import Persist
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
@@ -45,8 +44,8 @@ from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import Shard
-from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
-from enode_django.repository.loading import AggregateLoader, Begin, History, replay_record
+from enode_django.exceptions import EnodeError, StoreUnavailable
+from enode_django.repository.loading import AggregateLoader, Begin
 from enode_django.repository.unique_keys import Values, kept_values_of
 from enode_django.telemetry import steplog
 from enode_django.telemetry.tracing import current_tracing
@@ -92,14 +91,14 @@ class CommandProcessor:
         self._max_bytes = max_bytes
         self._note: InFlightMarker = [NOTHING_IN_FLIGHT] if note is None else note
         self._suspects = suspects
-        self._is_alone = False
         self._postponed = PostponedCommands(retries, clock)
         self._waiting, self._failures = self._postponed.waiting, self._postponed.failures
         self._store_away: StoreUnavailable | None = None
         self._corrections = CorrectionLookout(shard, clock) if shard is not None else None
         self._uniqueness = Uniqueness(loader, claim_deadline)
         self._claiming = ClaimingCommands(self._uniqueness, self._note, self._decide)
-        self._epoch = 0
+        self._slots = SlotLoader(loader, self._cache, persist, self._note)
+        self._load_missing, self._restore = self._slots.load_missing, self._slots.restore
         self._handle = current_tracing().handling(self._handle_untraced)
 
     @property
@@ -220,8 +219,7 @@ class CommandProcessor:
             elif unfinished := self._drop_refused(id, slot):
                 again[id] = unfinished
             else:
-                self._epoch += 1
-                resumed.append(Decision(DecisionKind.RESUMED, id, self._epoch, None, None))
+                resumed.append(Decision(DecisionKind.RESUMED, id, self._slots.next_epoch(), None, None))
         self._load_missing([unfinished[0][1] for unfinished in again.values()], begin=Begin.SNAPSHOT)
         return resumed + [entry for id, unfinished in again.items() for entry in self._handle_again(id, unfinished)]
 
@@ -297,97 +295,13 @@ class CommandProcessor:
         if self._keeper is not None:
             self._keeper.flush(self._cache.slots, seconds)
 
-    # -- loading --------------------------------------------------------------------------------------------------
-
-    def _load_missing(self, envelopes: Sequence[Envelope], *, begin: Begin = Begin.STATE) -> None:
-        slots = self._cache.slots
-        missing = {e.aggregate_root_id: e for e in envelopes if e.aggregate_root_id not in slots}
-        if not missing:
-            return
-        small, large = self._persist(lambda: self._loader.sorted_by_size(missing, begin=begin))
-        for portion in small:
-            histories = self._persist(partial(self._loader.histories_of, portion))
-            for id, history in histories.items():
-                self._note[0] = missing[id].position  # appliers are application code: they may hang or crash
-                self._new_slot(id, missing[id], partial(self._rebuild, history))
-            self._note[0] = NOTHING_IN_FLIGHT
-        for id in large:
-            self._new_slot(id, missing[id], partial(self._load, id, begin))
-
-    def _new_slot(self, id: str, envelope: Envelope, rebuild: Callable[[], AggregateRoot | None]) -> None:
-        aggregate, unreadable = None, None
-        try:
-            aggregate = rebuild()
-        except EnodeError as error:
-            logger.error("aggregate %r cannot be loaded: %s", id, error, extra={"aggregate_root_id": id})
-            unreadable = error
-        self._epoch += 1
-        queue = envelope.window.queue if envelope.window is not None else 0
-        self._cache.put(Slot(id, aggregate, self._epoch, queue, unreadable))
-
-    def _rebuild(self, history: History) -> AggregateRoot | None:
-        try:
-            return history.rebuild()
-        except UnusableSnapshot as error:
-            aggregate = self._load(history.aggregate_root_id, history.next_begin)
-            self._loader.reject(history, error)
-            return aggregate
-
-    def _load_foreign(self, id: str) -> AggregateRoot | None:
-        """Load another aggregate for a handler, in the handler's time. Ask the store once: a retry inside a lost
-        transaction would never end. A `StoreUnavailable` ends the attempt, even if the handler swallows it."""
-        try:
-            corrections = self._corrections
-            begin = Begin.STATE if corrections is None else corrections.begin_of(self._loader.store, id)
-            return self._loader.load(id, begin=begin)
-        except StoreUnavailable as error:
-            self._store_away = error
-            raise
-
-    def _load(self, id: str, begin: Begin = Begin.STATE) -> AggregateRoot | None:
-        self._note[0] = NOTHING_IN_FLIGHT  # a slow store is not the handler's fault
-        with self._letting_suspects_go_on():
-            loaded = self._persist(lambda: self._loader.try_to_load(id, begin=begin))
-        if isinstance(loaded, UnknownMessageType):
-            raise loaded
-        return loaded
-
-    @contextmanager
-    def _letting_suspects_go_on(self) -> Iterator[None]:
-        """Release ``suspects`` meanwhile. A suspect that waits for its shard is not noted as in flight, so suspects of
-        other shards need not wait for it."""
-        if self._suspects is None or not self._is_alone:
-            yield
-            return
-        self._suspects.release()
-        try:
-            yield
-        finally:
-            self._suspects.acquire()
-
-    def _restore(self, id: str, slot: Slot) -> None:
-        """Undo what a failed command did: reload the aggregate, and replay its streams that are not stored yet."""
-        try:
-            aggregate = self._load(id, Begin.SNAPSHOT)
-            for entry in slot.decisions:
-                record = entry.record
-                if record is None or record.version is None:
-                    continue
-                if record.version > (0 if aggregate is None else aggregate.version):
-                    aggregate = replay_record(aggregate, record)
-            slot.aggregate, slot.error = aggregate, None
-        except EnodeError as error:
-            logger.error("aggregate %r cannot be loaded: %s", id, error, extra={"aggregate_root_id": id})
-            slot.aggregate, slot.error = None, error
-
     # -- handling -------------------------------------------------------------------------------------------------
 
     def _execute_alone(self, slot: Slot, envelope: Envelope, suspects: threading.Lock) -> Decision:
         self._note[0] = NOTHING_IN_FLIGHT  # nothing is handled while this waits
-        with suspects:
-            self._is_alone = True
+        with self._slots.holding(suspects):
             entry = self._claiming.alone(self._conclude(slot, envelope, self._handle(slot, envelope)))
-            self._is_alone, self._note[0] = False, NOTHING_IN_FLIGHT
+            self._note[0] = NOTHING_IN_FLIGHT
         return entry
 
     def _conclude(self, slot: Slot, envelope: Envelope, entry: Decision) -> Decision:
@@ -439,6 +353,17 @@ class CommandProcessor:
             return self._raised(slot, envelope, context, self._store_away or error)
         finally:
             handled_command.reset(token)
+
+    def _load_foreign(self, id: str) -> AggregateRoot | None:
+        """Load another aggregate for a handler, in the handler's time. Ask the store once: a retry inside a lost
+        transaction would never end. A `StoreUnavailable` ends the attempt, even if the handler swallows it."""
+        try:
+            corrections = self._corrections
+            begin = Begin.STATE if corrections is None else corrections.begin_of(self._loader.store, id)
+            return self._loader.load(id, begin=begin)
+        except StoreUnavailable as error:
+            self._store_away = error
+            raise
 
     def _done(self, slot: Slot, envelope: Envelope, context: CommandContext, before: Values) -> Decision:
         aggregate = context.changed_aggregate()

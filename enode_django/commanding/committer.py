@@ -59,20 +59,16 @@ class Committer:
         self._store = store
         self._persist = persist
         self._clock = clock
-        self._refused: dict[str, int] = {}
+        self.awaiting: dict[str, int] = {}
+        """The epochs up to which decisions are dropped, by aggregate, until the command mailbox has recovered it."""
         self.conflicts = 0
         self.store_seconds: float | None = None
         """The seconds that the store took for the last batch's records; None if it had no records."""
         self.found_bytes = 0
         """The bytes of stored events that were looked up for commands of the last batch."""
 
-    @property
-    def awaiting(self) -> Mapping[str, int]:
-        """The epochs up to which decisions are dropped, by aggregate, until the command mailbox has recovered it."""
-        return self._refused
-
     def commit(self, decisions: Sequence[Decision]) -> Committed:
-        batch = Batch(self._refused, self._clock(), self._store)
+        batch = Batch(self.awaiting, self._clock(), self._store)
         self.store_seconds, self.found_bytes = None, 0
         if self._are_streams_of_ours(decisions, batch.began):
             sent, appended = self._send(decisions)
@@ -115,7 +111,7 @@ class Committer:
         still held."""
         if not decisions or [decision for decision in decisions if decision.kind is not STREAM]:
             return False
-        refused = self._refused
+        refused = self.awaiting
         if refused and [decision for decision in decisions if decision.aggregate_root_id in refused]:
             return False
         windows = {decision.envelope.window for decision in decisions if decision.envelope is not None}
@@ -124,10 +120,10 @@ class Committer:
     def _belongs(self, decision: Decision, batch: Batch) -> bool:
         if decision.kind is POSTPONED:
             return False
-        refused = self._refused.get(decision.aggregate_root_id) if self._refused else None
+        refused = self.awaiting.get(decision.aggregate_root_id) if self.awaiting else None
         dropped = refused is not None and decision.epoch <= refused and decision.kind is not STORED
         if refused is not None and decision.epoch > refused:
-            del self._refused[decision.aggregate_root_id]
+            del self.awaiting[decision.aggregate_root_id]
         if decision.kind is RESUMED:
             return False
         if not self._is_ours(decision, batch.began):

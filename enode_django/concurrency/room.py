@@ -13,24 +13,20 @@ class Room:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._taken = 0
+        self.taken = 0
         self._is_closed = False
         self._changed = threading.Condition()
 
     @property
-    def taken(self) -> int:
-        return self._taken
-
-    @property
     def is_full(self) -> bool:
-        return self._taken >= self.limit and not self._is_closed
+        return self.taken >= self.limit and not self._is_closed
 
     def take(self, size: int) -> None:
         """Take bytes; a negative size gives them back, and wakes waiting threads if there is room. Does not block."""
         if not size:
             return
         with self._changed:
-            self._taken += size
+            self.taken += size
             if size < 0 and not self.is_full:
                 self._changed.notify_all()
 

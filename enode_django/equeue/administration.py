@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
-from enode_django.equeue.refusals import unknown_group
+from enode_django.equeue.refusals import check_queues, unknown_group
 from enode_django.equeue.retrying import dead_letter_topic, retry_topic
 from enode_django.equeue.transport import (
     DeletesQueues,
@@ -19,7 +19,6 @@ from enode_django.equeue.transport import (
     PausesGroups,
     RetainsByTopic,
     Transport,
-    check_queues,
 )
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueError, TopicDeleted

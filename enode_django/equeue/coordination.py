@@ -14,7 +14,15 @@ from typing import Any
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Start
-from enode_django.equeue.refusals import queue_held, topic_deleted, unknown_group, unknown_topic
+from enode_django.equeue.refusals import (
+    check_age,
+    check_new_topic,
+    check_queues,
+    queue_held,
+    topic_deleted,
+    unknown_group,
+    unknown_topic,
+)
 from enode_django.equeue.topic_records import (
     Bounds,
     GroupRecord,
@@ -24,7 +32,6 @@ from enode_django.equeue.topic_records import (
     restored_group,
     shown_group,
 )
-from enode_django.equeue.transport import check_age, check_new_topic, check_queues
 
 EPOCHS_PER_RUN = 1 << 32
 

@@ -25,8 +25,6 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.refusals import stale_route
-from enode_django.exceptions import QueueError, UnknownQueue
 
 __all__ = [
     "DeletesQueues",
@@ -365,43 +363,3 @@ class Transport(Protocol):
 def with_reserve(transport: Transport) -> Transport:
     """Return the transport's reserve as `HasReserve` says, or the transport itself if it has none."""
     return transport.with_reserve() if isinstance(transport, HasReserve) else transport
-
-
-def check_new_topic(topic: str, queues: int) -> None:
-    """For drivers: raise `QueueError` for a name or a number of queues that a topic cannot have."""
-    if not topic or not topic.isprintable() or any(sign in topic for sign in "{} /"):
-        raise QueueError(f"{topic!r} cannot name a topic; use letters, digits, '.', '-' and '_'")
-    if queues < 1:
-        raise QueueError(f"topic {topic!r} cannot have {queues!r} queues; give it at least one")
-
-
-def check_age(max_age: float | None) -> None:
-    """For drivers: raise `QueueError` for an age that `RetainsByTopic.set_retention` does not accept."""
-    if max_age is not None and not 0 <= max_age < LONGEST_AGE:
-        raise QueueError(f"messages are kept for 0 to {LONGEST_AGE:.0f} seconds, got {max_age!r}")
-
-
-def check_queues(topic: str, queues: Collection[int], count: int) -> None:
-    """For drivers: raise `UnknownQueue` for a queue number that a topic of ``count`` queues does not have."""
-    if queues and (min(queues) < 0 or max(queues) >= count):
-        wrong = sorted(queue for queue in queues if not 0 <= queue < count)
-        raise UnknownQueue(f"topic {topic!r} has no queue {wrong[0]!r}; its queues are 0 to {count - 1}")
-
-
-def check_size(bodies: Mapping[int, Sequence[bytes]], limit: int) -> None:
-    """For drivers: raise `QueueError` for a send of more bytes than their ``max_send``."""
-    size = sum(sum(map(len, some)) for some in bodies.values())
-    if size > limit:
-        raise QueueError(f"a send of {size} bytes is above the limit of {limit}; send fewer messages at once")
-
-
-def check_limit(limit: int) -> None:
-    """For drivers: raise `ValueError` for a ``limit`` of `Transport.pull` below 1."""
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit!r}")
-
-
-def check_route(topic: str, route: int | None, version: int) -> None:
-    """For drivers: raise `StaleRoute` for a send with another route version than the topic's."""
-    if route is not None and route != version:
-        raise stale_route(topic, route, {})

@@ -6,7 +6,6 @@ version. So an aggregate costs a few index probes, however long its history is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from enode_django.eventstore.rows import by_index, connected, execute
@@ -56,11 +55,3 @@ def heads_page(alias: str, low: str, high: str | None, *, limit: int) -> HeadsPa
     next_id = None if is_last or (high is not None and rows[-1][0] >= high) else rows[-1][0]
     heads = [Head(*row) for row in rows[:limit] if row[2] is not None and (high is None or row[0] < high)]
     return HeadsPage(heads, next_id)
-
-
-def all_heads(alias: str, low: str, high: str | None, *, limit: int) -> Iterator[list[Head]]:
-    """Yield the pages of `heads_page` up to the end of the range."""
-    at: str | None = low
-    while at is not None:
-        heads, at = heads_page(alias, at, high, limit=limit)
-        yield heads

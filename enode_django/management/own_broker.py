@@ -5,12 +5,10 @@ from __future__ import annotations
 from django.core.management.base import CommandError
 
 from enode_django.conf.groups import BROKER, Conf
-from enode_django.equeue.broker.options import parse_location
+from enode_django.equeue.broker.options import is_loopback, parse_location
 from enode_django.equeue.transport import Transport
 from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.processors.broker_options import broker_options
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def answers(transport: Transport) -> bool:
@@ -46,7 +44,7 @@ def _difference(listen: str, location: str) -> str:
 
     >>> _difference("tcp://127.0.0.1:7625", "tcp://127.0.0.1:7711")
     'port'
-    >>> _difference("tcp://127.0.0.1:7625", "tcp://queue.example:7625")
+    >>> _difference("tcp://127.0.0.2:7625", "tcp://queue.example:7625")
     'host'
     >>> _difference("tcp://0.0.0.0:7625", "tcp://queue.example:7625")
     ''
@@ -56,4 +54,4 @@ def _difference(listen: str, location: str) -> str:
     (host, port), (wanted_host, wanted_port) = parse_location(listen), parse_location(location)
     if port != wanted_port:
         return "port"
-    return "host" if host in LOOPBACK and wanted_host not in LOOPBACK else ""
+    return "host" if is_loopback(host) and not is_loopback(wanted_host) else ""

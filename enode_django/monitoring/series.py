@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-INFINITE = "+Inf"
+from enode_django.equeue.histograms import INFINITE
+
 COUNTERS = ("finished", "refused", "failed", "crashed", "batches", "conflicts")
 DISTRIBUTIONS = ("batch_sizes", "pulled_to_durable", "sent_to_durable")
 

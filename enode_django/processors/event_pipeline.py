@@ -169,7 +169,7 @@ class SubscriberThread:
 
     def _report(self) -> None:
         subscription = self._subscription
-        self._statistics.set_followed(self.name, subscription.handled, subscription.parked, self._behind_since)
+        self._statistics.set_subscriber(self.name, subscription.handled, subscription.parked, self._behind_since)
 
     def _work(self, call: Callable[[], None]) -> None:
         self._busy_since = time.monotonic()
@@ -267,7 +267,7 @@ class EventPipeline:
         make_subscription: MakeSubscription = make_subscription,
     ) -> None:
         suspects, limits = threading.Lock(), time_limits(conf)
-        self._followings = [
+        self._subscribers = [
             SubscriberThread(
                 conf,
                 subscriber,
@@ -281,9 +281,9 @@ class EventPipeline:
             )
             for subscriber in running_subscribers()
         ]
-        self._consumers = [following.consumer for following in self._followings]
+        self._consumers = [subscriber.consumer for subscriber in self._subscribers]
         self._keepers = dict(queue_keepers(conf, self._consumers))
-        complaints = [(one.time_limit, one.complain) for one in self._followings if one.time_limit < inf]
+        complaints = [(one.time_limit, one.complain) for one in self._subscribers if one.time_limit < inf]
         if complaints:
             self._keepers["enode-keeper-handlers"] = Housekeeper(complaints)
         self._stopping = threading.Event()
@@ -292,8 +292,8 @@ class EventPipeline:
 
     def start(self) -> None:
         self._threads = [
-            start_worker_thread(f"enode-follow-{following.name}", following.run, handler_died)
-            for following in self._followings
+            start_worker_thread(f"enode-follow-{subscriber.name}", subscriber.run, handler_died)
+            for subscriber in self._subscribers
         ]
         self._keeping = [
             start_worker_thread(name, partial(keeper.run, self._stopping)) for name, keeper in self._keepers.items()
@@ -304,11 +304,11 @@ class EventPipeline:
 
         Other pulled messages, and those that have failed and are to be tried again, stay in the queue.
         """
-        for following in self._followings:
-            following.drain()
+        for subscriber in self._subscribers:
+            subscriber.drain()
         drained = join_until(time.monotonic() + timeout, self._threads)
-        for following in self._followings:
-            following.stop()
+        for subscriber in self._subscribers:
+            subscriber.stop()
         self._stopping.set()
         join_until(time.monotonic() + JOIN_TIMEOUT, [*self._threads, *self._keeping])
         return self._abandon() and drained

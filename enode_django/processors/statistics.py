@@ -59,7 +59,7 @@ class Statistics:
             "pulled_to_durable": Histogram(SECONDS),
             "sent_to_durable": Histogram(SECONDS),
         }
-        self._followed: dict[str, _HandledEvents] = {}
+        self._subscribers: dict[str, _HandledEvents] = {}
 
     def count_batch(self, finished: int, conflicts: int, outcomes: Outcomes = NONE) -> None:
         with self._lock:
@@ -80,13 +80,13 @@ class Statistics:
     def count_published(self, published: int) -> None:
         self.published += published
 
-    def set_followed(self, subscriber: str, handled: int, parked: int, behind_since: float | None = None) -> None:
+    def set_subscriber(self, subscriber: str, handled: int, parked: int, behind_since: float | None = None) -> None:
         """Set how many event streams a subscriber has handled, and how many aggregates it has parked, so far; and when
         its oldest pulled and unhandled stream was stored, as a time of the clock (None: it has none)."""
-        self._followed[subscriber] = _HandledEvents(handled, parked, behind_since)
+        self._subscribers[subscriber] = _HandledEvents(handled, parked, behind_since)
 
     def report(self) -> dict[str, Any]:
-        followed = self._followed.copy()
+        subscribers = self._subscribers.copy()
         now = self._clock()
         return {
             "finished": self.finished,
@@ -96,11 +96,11 @@ class Statistics:
             "conflicts": self.conflicts,
             "published": self.published,
             **{name: histogram.as_map() for name, histogram in self._histograms.items()},
-            "handled": sum(one.handled for one in followed.values()),
-            "parked": sum(one.parked for one in followed.values()),
+            "handled": sum(one.handled for one in subscribers.values()),
+            "parked": sum(one.parked for one in subscribers.values()),
             "subscribers": {
                 name: {"handled": one.handled, "parked": one.parked, LAG: _lag(one.behind_since, now)}
-                for name, one in followed.items()
+                for name, one in subscribers.items()
             },
             **{name: gauge() for name, gauge in self.gauges.items()},
             "mailboxes": self.mailboxes(),

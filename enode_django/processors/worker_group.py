@@ -132,7 +132,7 @@ class WorkerGroup:
         self.restarts = 0
         limits = [one.time_limit for one in self._seats if one.time_limit < inf]
         self._patience = conf.WORKERS.GRACE + max([conf.COMMANDS.TIME_LIMIT, *limits])
-        self._burials = DeadWorkers(transport, plan.topic, plan.groups)
+        self._dead = DeadWorkers(transport, plan.topic, plan.groups)
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -196,7 +196,7 @@ class WorkerGroup:
                 self._bury(number, worker)
             else:
                 self._watch(worker)
-        self._burials.tick()
+        self._dead.tick()
 
     def _hear(self, worker: Worker) -> None:
         if worker.hear():
@@ -240,10 +240,10 @@ class WorkerGroup:
         hands = self._hands_of(worker)
         if ended_well(status, hands):
             logger.warning("worker %s ended", worker.name)
-            self._burials.add(worker.name, {})
+            self._dead.add(worker.name, {})
         else:
             logger.error("worker %s died: %s; starting another", worker.name, ending(status))
-            self._burials.add(worker.name, found_with(hands, self._seats))
+            self._dead.add(worker.name, found_with(hands, self._seats))
 
     def _remove(self, number: int, worker: Worker) -> int | None:
         del self._workers[number]
@@ -275,8 +275,8 @@ class WorkerGroup:
             worker.hear()
             if not is_alive and self._remove(number, worker) != 0:
                 clean = False
-                self._burials.add(worker.name, {})  # it may have been killed for lack of time: no message is to blame
-        self._burials.tick()
+                self._dead.add(worker.name, {})  # it may have been killed for lack of time: no message is to blame
+        self._dead.tick()
         return clean
 
     def kill(self) -> None:

@@ -26,7 +26,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.state_types import FORMAT
 from enode_django.eventstore.dead_letters import DeadLetter as Letter
 from enode_django.eventstore.dead_letters import PostgresDeadLetters
-from enode_django.management.subcommands.groups import DEEDS, LOOKS, ON_CALL
+from enode_django.management.subcommands.groups import LOOKS, ON_CALL, ON_CALL_PERMISSIONS
 from enode_django.models import (
     DeadLetter,
     EventStream,
@@ -276,7 +276,7 @@ def test_the_groups_look_and_act_and_neither_reads_contents() -> None:
     assert f"{LOOKS} has " in made()
     looks, on_call = permissions_of(LOOKS), permissions_of(ON_CALL)
     assert looks == {name for name in names() if name.startswith("view_")} - {"view_payload"}
-    assert on_call == looks | set(DEEDS)
+    assert on_call == looks | set(ON_CALL_PERMISSIONS)
 
 
 def test_groups_get_what_they_lack_and_keep_what_else_they_have() -> None:

@@ -17,14 +17,9 @@ from hypothesis import strategies as st
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.records import decode_records
 from enode_django.equeue.transport import AT_ONCE
-from enode_django.equeue.transports.broker import (
-    BATCH_BYTES,
-    BATCH_MESSAGES,
-    BrokerTransport,
-    _batches,
-    _steps,
-)
+from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.broker_address import address_of
+from enode_django.equeue.transports.broker_batches import BATCH_BYTES, BATCH_MESSAGES, batches_of, steps_of
 from enode_django.equeue.transports.broker_connection import Pool, Wakes
 from enode_django.equeue.transports.broker_rests import KEPT_BYTES, Rests
 from enode_django.exceptions import TransportUnavailable
@@ -168,7 +163,7 @@ def test_rests_wait_for_no_index_of_another_queue(
 def test_batches_are_bounded_and_hold_all(sizes: list[int]) -> None:
     bodies = [b"x" * (size * BATCH_BYTES // 2) for size in sizes]
     found: list[bytes] = []
-    for _, count, body in _batches({0: bodies}):
+    for _, count, body in batches_of({0: bodies}):
         records = decode_records(body)
         assert len(records) == count == 1 or sum(map(len, records)) <= BATCH_BYTES
         found += records
@@ -176,7 +171,7 @@ def test_batches_are_bounded_and_hold_all(sizes: list[int]) -> None:
 
 
 def test_batches_have_a_limited_number_of_messages() -> None:
-    assert [count for _, count, _ in _batches({3: [b""] * (2 * BATCH_MESSAGES + 1)})] == [BATCH_MESSAGES] * 2 + [1]
+    assert [count for _, count, _ in batches_of({3: [b""] * (2 * BATCH_MESSAGES + 1)})] == [BATCH_MESSAGES] * 2 + [1]
 
 
 @settings(deadline=None)
@@ -187,7 +182,7 @@ def test_commits_of_many_receipts_are_made_in_steps(counts: dict[int, int]) -> N
     }
     receipts: dict[int, list[Receipt]] = {queue: [] for queue in counts}
     offsets: dict[int, int] = {}
-    for step in _steps(commits, 7):
+    for step in steps_of(commits, 7):
         assert sum(len(commit.receipts) for commit in step.values()) <= 7
         for queue, commit in step.items():
             receipts[queue] += commit.receipts
@@ -206,7 +201,7 @@ def test_commits_of_large_receipts_are_made_in_steps(sizes: dict[int, list[int]]
         for queue, some in sizes.items()
     }
     receipts: dict[int, list[Receipt]] = {queue: [] for queue in sizes}
-    for step in _steps(commits, 100, 5):
+    for step in steps_of(commits, 100, 5):
         taken = [receipt for commit in step.values() for receipt in commit.receipts]
         assert sum(receipt.size for receipt in taken) <= 5 or len([one for one in taken if one.size]) == 1
         for queue, commit in step.items():

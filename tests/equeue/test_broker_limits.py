@@ -13,7 +13,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from enode_django.equeue.broker import decoding, inboxes, known_sends, pulling, requests, sessions
+from enode_django.equeue import known_sends
+from enode_django.equeue.broker import decoding, inboxes, pulling, requests, sessions
 from enode_django.equeue.broker.inboxes import Inboxes
 from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.sessions import MOST_UNDER_WAY

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from enode_django.equeue.broker.known_sends import SENDS_KEPT
+from enode_django.equeue.known_sends import SENDS_KEPT
 from enode_django.equeue.messages import Commit, Once, Receipt
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueFull, QueueHeld, TransportUnavailable

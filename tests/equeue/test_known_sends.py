@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.equeue.broker import known_sends
-from enode_django.equeue.broker.known_sends import FORGOTTEN_AFTER, SENDS_KEPT, KnownSends
+from enode_django.equeue import known_sends
+from enode_django.equeue.known_sends import FORGOTTEN_AFTER, SENDS_KEPT, KnownSends
 from enode_django.equeue.transport import KNOWN_SENDS
 
 ONE, TWO = bytes(15) + b"1", bytes(15) + b"2"

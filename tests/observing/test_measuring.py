@@ -133,9 +133,9 @@ def test_a_generated_id_tells_when_it_was_made() -> None:
 
 def test_lag_is_the_age_of_the_oldest_unhandled_stream_and_the_largest_of_all_workers() -> None:
     behind, further, idle = (Statistics(clock=lambda: 1_000.0) for _ in range(3))
-    behind.set_followed("a", 5, 0, 990.0)
-    further.set_followed("a", 1, 0, 970.0)
-    idle.set_followed("a", 2, 1)
+    behind.set_subscriber("a", 5, 0, 990.0)
+    further.set_subscriber("a", 1, 0, 970.0)
+    idle.set_subscriber("a", 2, 1)
     total = add_reports(one.report() for one in (behind, further, idle))
     assert total["subscribers"] == {"a": {"handled": 8, "parked": 1, "lag": 30.0}}
 
@@ -145,7 +145,7 @@ def test_a_worker_that_has_ended_leaves_its_counts_and_no_gauges() -> None:
     ended.gauges["unfinished"] = ended.gauges["cached_aggregates"] = lambda: 7
     ended.mailboxes = lambda: {"commands-0": {"max_offset": 9, "consume_offset": 7}}
     ended.count_batch(3, 0)
-    ended.set_followed("a", 5, 0, 990.0)
+    ended.set_subscriber("a", 5, 0, 990.0)
     left = without_momentary(ended.report())
     assert (left["finished"], left["subscribers"]) == (3, {"a": {"handled": 5, "parked": 0}})
     assert not {"unfinished", "cached_aggregates"} & left.keys()

@@ -29,7 +29,7 @@ def figures() -> dict[str, Any]:
     statistics.count_batch(7, 1, Outcomes(3, 2, 2, 1, 1))
     statistics.count_published(6)
     statistics.measure(store_seconds=0.004, pulled_to_durable=0.02, sent_to_durable=700.0)
-    statistics.set_followed('bank."Ledger"\\\n', 5, 1, 90.0)
+    statistics.set_subscriber('bank."Ledger"\\\n', 5, 1, 90.0)
     workers = {"workers": 2, "event_workers": 1, "planned_workers": 2, "planned_event_workers": 2, "restarts": 9}
     reads = {"ring": 30, "memory": 20, "file": 10}
     queue = {"backlog": {"commands": {"processors": 12}}, "broker_reads": reads}

@@ -39,7 +39,7 @@ def snapshots(store: MemoryEventStore) -> MemorySnapshotStore:
 
 def worker_on(store: MemoryEventStore, snapshots: MemorySnapshotStore) -> Worker:
     worker = Worker(store)
-    worker.processor._loader = AggregateLoader(store, snapshots)
+    worker.processor._slots._loader = AggregateLoader(store, snapshots)
     return worker
 
 

@@ -12,7 +12,7 @@ from enode_django.equeue.broker.calls import LATER, Call, Later
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.equeue.transport import check_route
+from enode_django.equeue.refusals import check_route
 from enode_django.exceptions import EnodeError, QueueFull
 
 

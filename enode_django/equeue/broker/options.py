@@ -116,8 +116,8 @@ class BrokerOptions:
         host, _ = parse_location(self.listen)
         if self.flush not in (EVERY_WRITE, INTERVAL):
             raise ConfigurationError(f"flush must be {EVERY_WRITE!r} or {INTERVAL!r}, got {self.flush!r}")
-        for name in (*_SIZES, *_SIZES_OR_NONE):
-            if getattr(self, name) is not None or name not in _CHOSEN:
+        for name in (*_ABOVE_0, *_FROM_0, *_OPTIONAL):
+            if getattr(self, name) is not None or name not in _OPTIONAL:
                 _check_number(name, getattr(self, name), int)
         for name in _TIMES:
             _check_number(name, getattr(self, name), int | float)
@@ -132,16 +132,16 @@ class BrokerOptions:
             )
 
 
-_SIZES = ("chunk_size", "max_unflushed", "checkpoint_bytes", "max_connections")
-_SIZES_OR_NONE = ("ring_batches", "ring_bytes", "reserve", "low_space")
-_CHOSEN = ("reserve", "low_space")
+_ABOVE_0 = ("chunk_size", "max_unflushed", "checkpoint_bytes", "max_connections")
+_FROM_0 = ("ring_batches", "ring_bytes")
+_OPTIONAL = ("reserve", "low_space")
 _TIMES = ("flush_interval", "retention_interval", "checkpoint_interval", "handshake_timeout", "frame_timeout")
 
 
 def _check_number(name: str, value: object, kind: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < math.inf:
         raise ConfigurationError(f"{name} must be a number that is not below 0, got {value!r}")
-    if not value and name in (*_SIZES, *_TIMES):
+    if not value and name in (*_ABOVE_0, *_TIMES):
         raise ConfigurationError(f"{name} must be above 0")
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from enode_django.equeue.refusals import check_new_topic
 from enode_django.equeue.retrying import (
     Failed,
     Message,
@@ -16,7 +17,7 @@ from enode_django.equeue.retrying import (
     retry_queue,
     retry_topic,
 )
-from enode_django.equeue.transport import Transport, check_new_topic, with_reserve
+from enode_django.equeue.transport import Transport, with_reserve
 from enode_django.exceptions import EnodeError, QueueError, UnknownTopic
 
 logger = logging.getLogger("enode_django.equeue")

@@ -18,7 +18,7 @@ from enode_django.equeue.redis.connection import ScriptCall
 from enode_django.equeue.redis.scripts import Script
 from enode_django.equeue.redis.topic_scripts import DELETED, REGISTER
 from enode_django.equeue.redis.topics import RedisTopics
-from enode_django.equeue.transport import check_queues
+from enode_django.equeue.refusals import check_queues
 from enode_django.exceptions import TransportUnavailable, UnknownTopic
 
 CONDEMN = Script("""

@@ -16,7 +16,7 @@ from enode_django.equeue.redis.pulling import PullCounts
 from enode_django.equeue.redis.sending import foreign_entries
 from enode_django.equeue.redis.waiting import read_first, read_waking
 from enode_django.equeue.redis.wakes import Wakes
-from enode_django.equeue.transport import check_limit
+from enode_django.equeue.refusals import check_limit
 from enode_django.exceptions import EnodeError
 
 LAST_PLACE = (1 << 64) - 1

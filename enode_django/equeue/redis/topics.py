@@ -22,9 +22,8 @@ from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
 from enode_django.equeue.redis.scripts import BOUNDS, MEMORY_USED
 from enode_django.equeue.redis.topic_scripts import CLOSED, DELETED
-from enode_django.equeue.refusals import topic_deleted, unknown_topic
+from enode_django.equeue.refusals import check_age, check_new_topic, check_queues, topic_deleted, unknown_topic
 from enode_django.equeue.topic_records import Bounds, GroupRecord, QueueClaim, Topic
-from enode_django.equeue.transport import check_age, check_new_topic, check_queues
 from enode_django.exceptions import EnodeError, TransportUnavailable
 
 logger = logging.getLogger("enode_django.equeue")

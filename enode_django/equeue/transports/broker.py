@@ -7,10 +7,9 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
-from itertools import accumulate
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,10 +27,12 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
-from enode_django.equeue.records import decode_records, encode_records, is_whole, record_count
-from enode_django.equeue.transport import AT_ONCE, LONG_POLL, check_limit, check_size
+from enode_django.equeue.portions import portions
+from enode_django.equeue.records import decode_records, is_whole, record_count
+from enode_django.equeue.refusals import check_limit, check_size
+from enode_django.equeue.transport import AT_ONCE, LONG_POLL
 from enode_django.equeue.transports.broker_address import address_of
+from enode_django.equeue.transports.broker_batches import batches_of, steps_of
 from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool, Wakes, Within, unreachable
 from enode_django.equeue.transports.broker_rests import Rests
 from enode_django.equeue.transports.options import check_kind, check_seconds
@@ -43,8 +44,6 @@ logger = logging.getLogger("enode_django.equeue")
 
 Made = TypeVar("Made", bound=NamedTuple)
 
-BATCH_MESSAGES = 500
-BATCH_BYTES = 1024 * 1024
 MAX_SEND = MAX_FRAME - 64 * 1024
 BACKUP_SECONDS = 600.0
 _LAST = 1 << 62
@@ -159,7 +158,7 @@ class BrokerTransport:
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
     ) -> Mapping[int, int]:
         check_size(bodies, MAX_SEND)
-        batches = list(_batches(bodies))
+        batches = list(batches_of(bodies))
         if once is not None:
             return self._send(topic, batches, route, uuid.UUID(once.producer).bytes, once.sequence)
         with self._current().sender() as sender:
@@ -252,7 +251,7 @@ class BrokerTransport:
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
         refused: set[int] = set()
-        for step in _steps(commits):
+        for step in steps_of(commits):
             step = {queue: commit for queue, commit in step.items() if queue not in refused}
             refused.update(self._call("commit", group, topic, step))
         return refused
@@ -378,40 +377,6 @@ class BrokerTransport:
                 if not may_have_arrived or pool.is_closed or time.monotonic() + pause >= deadline:
                     raise unreachable(self.location, lost) from lost
                 time.sleep(pause)
-
-
-def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (queue, count, body) of at most `BATCH_MESSAGES` messages and, unless one is larger, `BATCH_BYTES`."""
-    for queue, messages in bodies.items():
-        for start in range(0, len(messages), BATCH_MESSAGES):
-            some = messages[start : start + BATCH_MESSAGES]
-            if sum(map(len, some)) <= BATCH_BYTES:
-                yield queue, len(some), encode_records(some)
-            else:
-                parts = portions(some, len, most_bytes=BATCH_BYTES)
-                yield from ((queue, len(part), encode_records(part)) for part in parts)
-
-
-def _steps(
-    commits: Mapping[int, Commit], at_once: int = PORTION_ITEMS, most_bytes: int = PORTION_BYTES
-) -> Iterator[dict[int, Commit]]:
-    """Yield the commits in steps whose receipts fit into a frame. Each moves the offset just past its own receipts."""
-    rest = dict(commits)
-    while rest:
-        step, room, left = {}, at_once, most_bytes
-        for queue, commit in list(rest.items()):
-            some = commit.receipts[:room]
-            fit = sum(total <= left for total in accumulate(receipt.size for receipt in some))
-            if some and not fit and room == at_once:
-                fit = 1  # larger than any step should be: it goes alone
-            now, later = commit.receipts[:fit], commit.receipts[fit:]
-            room, left = room - fit, left - sum(receipt.size for receipt in now)
-            if not later:
-                step[queue] = rest.pop(queue)
-            elif now:
-                step[queue] = commit._replace(offset=now[-1].offset + 1, receipts=now)
-                rest[queue] = commit._replace(receipts=later)
-        yield step
 
 
 def _known(kind: type[Made], values: Sequence[Any]) -> Made:

@@ -9,7 +9,6 @@ import threading
 import time
 import uuid
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from operator import itemgetter
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.coordination import Coordinator
 from enode_django.equeue.deletion import check_deletable_queue, check_unused
+from enode_django.equeue.known_sends import KnownSends
 from enode_django.equeue.messages import (
     Commit,
     GroupState,
@@ -29,8 +29,9 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
+from enode_django.equeue.refusals import check_limit, check_route, check_size
 from enode_django.equeue.topic_records import Bounds
-from enode_django.equeue.transport import KNOWN_SENDS, LONG_POLL, check_limit, check_route, check_size
+from enode_django.equeue.transport import LONG_POLL
 
 __all__ = ["MemoryTransport"]
 
@@ -124,7 +125,7 @@ class MemoryTransport:
         self._clock = clock
         self._coordinator = Coordinator(allocate)
         self._queues: dict[str, list[_Queue]] = {}
-        self._sent: dict[tuple[str, str], OrderedDict[int, dict[int, int]]] = {}
+        self._sends = KnownSends()
         self._changed = threading.Condition()
         self._inboxes: dict[str, MemoryInbox] = {}
         self._woken: set[int] = set()
@@ -197,8 +198,7 @@ class MemoryTransport:
             self._coordinator.delete_topic(topic)
             for queue in self._queues[topic]:
                 queue.trim(queue.end)
-            for sent in [sent for sent in self._sent if sent[0] == topic]:
-                del self._sent[sent]
+            self._sends.forget_topic(topic)
             self._changed.notify_all()
 
     def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
@@ -225,16 +225,14 @@ class MemoryTransport:
         check_size(bodies, self.max_send)
         with self._changed:
             known = self._coordinator.topic(topic, bodies)
-            answers = self._sent.setdefault((topic, once.producer), OrderedDict()) if once is not None else {}
-            if once is not None and once.sequence in answers:
-                return answers[once.sequence]
+            sent = (topic, bytes.fromhex(once.producer), once.sequence) if once is not None else None
+            if sent is not None and (answer := self._sends.answer(*sent)) is not None:
+                return answer
             check_route(topic, route, known.version)
             queues = self._queues[topic]
             first = {number: queues[number].add(added) for number, added in bodies.items() if added}
-            if once is not None:
-                answers[once.sequence] = first
-                while len(answers) > KNOWN_SENDS:
-                    del answers[next(iter(answers))]
+            if sent is not None:
+                self._sends.add(*sent, first, self._clock())
             self._changed.notify_all()
         return first
 

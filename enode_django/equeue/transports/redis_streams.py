@@ -58,7 +58,8 @@ from enode_django.equeue.redis.reading import RedisReader
 from enode_django.equeue.redis.scripts import SEND_WITH_RESERVE
 from enode_django.equeue.redis.sending import RedisSender
 from enode_django.equeue.redis.trimming import RedisTrimmer
-from enode_django.equeue.transport import LONG_POLL, check_size
+from enode_django.equeue.refusals import check_size
+from enode_django.equeue.transport import LONG_POLL
 from enode_django.equeue.transports.options import check_count, check_function, check_kind, check_seconds
 from enode_django.exceptions import EnodeError
 

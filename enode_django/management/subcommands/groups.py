@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOOKS, ON_CALL = "enode: looks", "enode: on call"
 VIEW_PAYLOAD = "view_payload"
-DEEDS = (
+ON_CALL_PERMISSIONS = (
     "change_deadletter",
     "change_outboxcommand",
     "change_scheduledcommand",
@@ -48,11 +48,11 @@ class Command(PrintableCommand):
 
     def _make_groups(self, reason: str) -> None:
         known = _permissions()
-        missing = {*DEEDS, "view_eventstream"} - known.keys()
+        missing = {*ON_CALL_PERMISSIONS, "view_eventstream"} - known.keys()
         if missing:
             raise CommandError(f"the database has no permissions {sorted(missing)!r}; run manage.py migrate first")
         looks = [name for name in known if name.startswith("view_") and name != VIEW_PAYLOAD]
-        for group, names in ((LOOKS, looks), (ON_CALL, [*looks, *DEEDS])):
+        for group, names in ((LOOKS, looks), (ON_CALL, [*looks, *ON_CALL_PERMISSIONS])):
             with audited("grant", "group", group, reason=reason) as details:
                 said = _grant(group, [known[name] for name in names])
                 details.append(said)

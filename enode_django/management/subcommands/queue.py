@@ -154,33 +154,28 @@ def _errors_shown(action: str, group: str | None) -> Iterator[None]:
 
 def _add_topic_actions(actions: Any) -> None:
     listing = actions.add_parser("topics", help="show topics and their queues")
-    listing.add_argument("topics", nargs="*", metavar="topic")
     sending = actions.add_parser("producers", help="show the processes that have sent to a topic lately")
-    sending.add_argument("topics", nargs="*", metavar="topic")
     actions.add_parser("broker", help="show figures of the broker")
     mending = actions.add_parser("mend", help="delete entries that other programs have written into queues on Redis")
-    mending.add_argument("topics", nargs="*", metavar="topic")
     creating = actions.add_parser("create", help="create a topic")
-    creating.add_argument("topic")
-    creating.add_argument("--queues", type=above_0, help="the number of queues (default: as the settings say)")
     retaining = actions.add_parser("retention", help="show or set how long a topic keeps consumed messages")
-    retaining.add_argument("topic")
-    retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as other topics")
     deleting = actions.add_parser("delete-topic", help="delete a topic with its messages and groups")
-    deleting.add_argument("topic")
-    deleting.add_argument("--force", action="store_true", help="also while a group consumes it or has messages left")
     emptying = actions.add_parser("delete-queue", help="delete the messages of a hidden queue")
-    emptying.add_argument("topic")
-    emptying.add_argument("queue", type=from_0)
-    emptying.add_argument("--force", action="store_true", help="also while it has messages left")
     adding = actions.add_parser("add-queues", help="give a topic more queues")
-    adding.add_argument("topic")
-    adding.add_argument("queues", type=above_0, help="the new number of queues")
     hiding = actions.add_parser("hide", help="hide a queue from producers and consumers")
     showing = actions.add_parser("show", help="let producers and consumers see a queue again")
-    for action in (hiding, showing):
+    for action in (listing, sending, mending):
+        action.add_argument("topics", nargs="*", metavar="topic")
+    for action in (creating, retaining, deleting, emptying, adding, hiding, showing):
         action.add_argument("topic")
+    for action in (emptying, hiding, showing):
         action.add_argument("queue", type=from_0)
+    creating.add_argument("--queues", type=above_0, help="the number of queues (default: as the settings say)")
+    retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as other topics")
+    deleting.add_argument("--force", action="store_true", help="also while a group consumes it or has messages left")
+    emptying.add_argument("--force", action="store_true", help="also while it has messages left")
+    adding.add_argument("queues", type=above_0, help="the new number of queues")
+    for action in (hiding, showing):
         action.add_argument("--only", choices=("producers", "consumers"), help="only for these")
     for action in (adding, hiding, showing):
         action.add_argument("--unordered", action="store_true", help="also while messages are unfinished")

@@ -168,10 +168,10 @@ def test_reports_add_up() -> None:
 
 def test_reports_add_up_for_each_subscriber() -> None:
     one, other = Statistics(), Statistics()
-    one.set_followed("a", 3, 1)
-    one.set_followed("a", 5, 1)
-    one.set_followed("b", 2, 0)
-    other.set_followed("b", 4, 2)
+    one.set_subscriber("a", 3, 1)
+    one.set_subscriber("a", 5, 1)
+    one.set_subscriber("b", 2, 0)
+    other.set_subscriber("b", 4, 2)
     total = add_reports([one.report(), Statistics().report(), other.report()])
     assert (total["handled"], total["parked"]) == (11, 3)
     assert {name: one["handled"] for name, one in total["subscribers"].items()} == {"a": 5, "b": 6}

@@ -1,4 +1,4 @@
-"""The sends that the broker has stored, so that a repeated one is answered and not stored again. Pure."""
+"""The sends that are stored, so that a repeated one is answered and not stored again. Pure."""
 
 from __future__ import annotations
 
