@@ -162,7 +162,7 @@ async def asend_command(
 
 def cancel_command(command_id: str, *, using: str | None = None) -> bool:
     """Cancel a command that `send_command` has scheduled by ``at`` or ``after``. Return True if it was waiting, and
-    False if it has become due, or was never scheduled.
+    False if a relay has fired it, since it was due, or if it was never scheduled.
 
     It is deleted in the current transaction of the database ``using``; after a rollback it waits again. Blocks while a
     relay fires the command, and raises as `send_command` does with ``at``. Process managers cancel their deadlines with

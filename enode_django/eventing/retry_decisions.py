@@ -23,7 +23,8 @@ that passes, and the first pause of an aggregate that is parked because of anoth
 shorter."""
 CONFLICT_PATIENCE = 60.0  # two workers may handle two aggregates that swap a value, and one worker may be behind
 SHORTEST_PAUSE = 0.05
-"""Seconds before an error that passes is tried again."""
+"""Seconds before an error that passes, or a parked aggregate, is tried again: a handler that asks for no pause must not
+be called without end."""
 
 
 class NextTry(NamedTuple):
@@ -125,7 +126,7 @@ class RetryPolicy(NamedTuple):
         if self.parks_at_once:
             return NextTry(self.parked_pause(error, 0.0), True)
         if isinstance(error, Retry) and error.after is not None:
-            return NextTry(error.after, error.after > LONGEST_ASIDE)
+            return NextTry(max(SHORTEST_PAUSE, error.after), error.after > LONGEST_ASIDE)
         if self.passes(error):
             pause = max(SHORTEST_PAUSE, self._doubled(failures - 1, LONGEST_ASIDE))
             return NextTry(pause, pause >= LONGEST_ASIDE)
@@ -147,12 +148,12 @@ class RetryPolicy(NamedTuple):
         if isinstance(error, EventKilledWorker):
             return None  # another try may cost another worker
         if isinstance(error, Retry) and error.after is not None:
-            return error.after
+            return max(SHORTEST_PAUSE, error.after)
         if self.passes(error):
             return LONGEST_ASIDE
         if self.most_parked is None:
             return None
-        return min(self.most_parked, max(LONGEST_ASIDE, failing_for))
+        return max(SHORTEST_PAUSE, min(self.most_parked, max(LONGEST_ASIDE, failing_for)))
 
     def _doubled(self, times: int, longest: float) -> float:
         return min(self.delay * 2.0 ** min(times, 60), longest)

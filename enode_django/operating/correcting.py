@@ -9,8 +9,9 @@ from typing import NamedTuple
 from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.parking import Parked, list_parked
 from enode_django.eventing.pending import follows_events
+from enode_django.eventing.process_managers import has_state
 from enode_django.eventing.registry import subscriber_databases, subscribers
-from enode_django.eventing.subscribers import key_of
+from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import CorrectionRefused, EnodeError, NotParked
 from enode_django.history import reached
@@ -18,6 +19,7 @@ from enode_django.runtime import make_store, subscription_of
 
 HANDLED = "%s has handled the version before it was corrected, and keeps what it has made of that: %s"
 REBUILD, DECIDE = "manage.py rebuildprojection %s", "that cannot be taken back"
+WAITS = f"{DECIDE}; while the event waits for its process, it is read as corrected"
 
 
 class Retried(NamedTuple):
@@ -80,6 +82,11 @@ def handled_before(aggregate_root_id: str, version: int) -> Sequence[str]:
             with suppress(EnodeError):
                 subscriber = subscribers.get(one.subscriber)
                 if any(follows_events(subscriber, record) for record in stored):
-                    what = REBUILD % one.subscriber if isinstance(subscriber, BaseProjection) else DECIDE
-                    found.append(HANDLED % (one.subscriber, what))
+                    found.append(HANDLED % (one.subscriber, _to_do(subscriber)))
     return found
+
+
+def _to_do(subscriber: Subscriber) -> str:
+    if isinstance(subscriber, BaseProjection):
+        return REBUILD % subscriber.name
+    return WAITS if has_state(subscriber) else DECIDE

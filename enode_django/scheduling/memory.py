@@ -44,8 +44,8 @@ class MemorySchedule:
 
     def _moment(self, due: Due) -> datetime:
         """Events have the time of the machine, which does not follow this clock: a delay after an event counts from
-        now."""
-        return due.at if due.at is not None else self.now + due.after
+        now. Times are of UTC: Python compares and adds those of a zone by their clock faces."""
+        return due.at.astimezone(UTC) if due.at is not None else self.now + due.after
 
     def next_due(self, until: datetime) -> NewRow | None:
         """Remove and return the first command that is due at ``until``, and set the clock to its time. Return None if

@@ -22,6 +22,8 @@ from enode_django.eventing.state_types import plain_state
 from enode_django.eventing.unparking import retry_parked
 from enode_django.eventstore.base import StreamRecord
 from enode_django.models import ProcessState, ScheduledCommand
+from enode_django.operating.correcting import handled_before
+from enode_django.operating.corrections import correct
 from enode_django.testing import given
 from tests.following.domain import Behaviour
 from tests.following.harness import Harness, stream_of
@@ -115,6 +117,18 @@ def test_a_waiting_event_that_fails_is_named_by_the_error_of_the_beginning(
     assert "p1/1/0 has waited for the process 'o1' to begin" in parked.error
     assert retry_parked(going, "o1") is None
     assert state()["payments"] == ["p1/1/0"]
+
+
+def test_a_waiting_event_is_handled_as_corrected_by_the_process_that_it_waits_for(harness: Harness) -> None:
+    going = subscription(harness)
+    harness.deliver(going, payment(harness, "p1", Paid(order="o1", amount=4)))
+    changed = {"type": "processes.Paid", "schema_version": 1, "fields": {"order": "o2", "amount": 10}}
+    with subscribers.only(Sales):
+        (told,) = handled_before("p1", 1)
+        correct(harness.store, "p1", 1, [changed], by="ann", reason="a typing error", last=0)
+    assert told.endswith("cannot be taken back; while the event waits for its process, it is read as corrected")
+    harness.deliver(going, order(harness, "o1", Placed(price=20)))
+    assert (state()["paid"], state()["payments"]) == (10, ["p1/1/0"])
 
 
 def test_events_before_and_with_the_beginning_in_one_batch_are_handled_once_each(harness: Harness) -> None:

@@ -15,7 +15,7 @@ from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.parked_retries import LOOK_AGAIN
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.retry_decisions import LONGEST_ASIDE, RetryPolicy
+from enode_django.eventing.retry_decisions import LONGEST_ASIDE, SHORTEST_PAUSE, RetryPolicy
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import DefinitionError, EventKilledWorker
 from enode_django.models import ParkedEvent
@@ -280,6 +280,13 @@ def deploy(subscriber: Subscriber, number: int) -> None:
     subscriber.handlers[0] = handler._replace(priority=10 + number)  # type: ignore[attr-defined]
     code_fingerprint.cache_clear()
     assert code_fingerprint(subscriber) != before
+
+
+def test_a_pause_of_0_seconds_does_not_call_a_handler_without_end() -> None:
+    policy = RetryPolicy(1, 1.0, most_parked=0.0)
+    assert policy.next_try(Retry(after=0), 1) == (SHORTEST_PAUSE, False)
+    assert policy.parked_pause(Retry(after=0), 0.0) == SHORTEST_PAUSE
+    assert policy.next_try(ValueError(), 1) == (SHORTEST_PAUSE, True)
 
 
 def test_what_ends_its_workers_is_tried_again_by_other_code_only() -> None:

@@ -17,6 +17,7 @@ from django.test import RequestFactory
 from enode_django import (
     CommandResult,
     CommandStatus,
+    Retry,
     WaitFor,
     aexecute_command,
     asend_command,
@@ -373,6 +374,23 @@ def test_catching_up_in_a_transaction_that_is_rolled_back_leaves_nothing_out(new
     assert totals() == {}
     catch_up()
     assert totals() == {"a": 1}
+
+
+def test_catching_up_ends_while_a_handler_asks_to_be_called_again_at_once(
+    new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def wait(name: str, id: str) -> None:
+        calls.append(id)
+        if len(calls) < 50:  # a catch-up that does not end would hang the test
+            raise Retry(after=0)
+
+    monkeypatch.setattr(behaviour, "meet", wait)
+    new_process(mails())
+    execute_command(Fill("a"))
+    catch_up()
+    assert len(calls) < 50
 
 
 def test_so_does_the_next_event_of_the_aggregate(new_process: NewProcess, behaviour: Behaviour) -> None:

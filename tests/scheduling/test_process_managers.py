@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.management import call_command
@@ -346,6 +347,19 @@ def test_inline_executes_what_is_due_at_its_time_and_in_order() -> None:
         bus.advance(seconds=20)
         assert [type(event).__name__ for event in bus.events] == ["CartFilled", "CartPaid"]
         assert bus.scheduled.now == now + timedelta(seconds=20)
+
+
+def test_inline_counts_the_hours_that_pass_while_the_clocks_of_a_zone_are_set_back() -> None:
+    first = datetime(2026, 10, 25, 2, 55, tzinfo=ZoneInfo("Europe/Berlin"))
+    with inline(MemoryEventStore(), followed_by=[Impatience]) as bus:
+        bus.scheduled.now = datetime(2026, 10, 25, tzinfo=UTC)
+        send_command(PayCart("paid"), at=first.replace(minute=2, fold=1))
+        for cart in ("paid", "left"):
+            send_command(FillCart(cart), at=first)
+        bus.advance(minutes=65)
+        happened = [(type(event).__name__, event.aggregate_root_id) for event in bus.events]
+        assert happened[2:] == [("CartPaid", "paid"), ("CartCancelled", "left")]
+        assert bus.scheduled.now == datetime(2026, 10, 25, 1, 5, tzinfo=UTC)
 
 
 @pytest.mark.django_db
