@@ -15,7 +15,7 @@ from enode_django.admin.databases import DatabaseFilter
 from enode_django.admin.linking import WithLinks
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.settling import Settling, confirmed
-from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, WithError, WithSubscriber
+from enode_django.admin.showing import VIEW_PAYLOAD, IndexedTexts, ModelAdmin, WithError, WithSubscriber
 from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.models.outbox import headed
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     Rows = QuerySet[Any]
+
+DUE_FIRST = 10_000
+"""Rows whose values a filter offers."""
 
 
 def outboxes() -> list[str]:
@@ -118,13 +121,30 @@ class OutboxCommandAdmin(WaitingCommands, WithError, ModelAdmin):
         return f"The {row} is deleted, and never handled."
 
 
+class SubscriberFilter(IndexedTexts):
+    """Commands without a subscriber are in the index of their ids."""
+
+    index_of_others = "command_id"
+
+
+class DueFirst(admin.AllValuesFieldListFilter):
+    """Offer the values of the `DUE_FIRST` rows that are due first, for a field that begins no index."""
+
+    lookup_choices: Any
+
+    def __init__(self, field: Any, *arguments: Any, **named: Any) -> None:
+        super().__init__(field, *arguments, **named)
+        rows = self.lookup_choices.model.objects.using(self.lookup_choices.db).order_by("due_at", "pk")
+        self.lookup_choices = sorted(set(rows.values_list(field.name, flat=True)[:DUE_FIRST]))
+
+
 @admin.register(ScheduledCommand)
 class ScheduledCommandAdmin(WaitingCommands, WithSubscriber, ModelAdmin):
     """Users with ``change_scheduledcommand`` cancel scheduled commands and deadlines, and fire them now."""
 
     when_empty = "No command waits for its time."
     list_display = ("__str__", "aggregate_root_id", "due_at", "shown_subscriber", "scope", "name")
-    list_filter = (OutboxFilter, "subscriber", "name")
+    list_filter = (OutboxFilter, ("subscriber", SubscriberFilter), ("name", DueFirst))
     search_fields = ("aggregate_root_id__exact", "command_id__exact", "scope__exact")
     search_help_text = "a whole aggregate root id, command id or scope"
     ordering = ("due_at", "pk")

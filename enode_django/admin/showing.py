@@ -124,16 +124,30 @@ class IndexedValues(admin.AllValuesFieldListFilter):
 
     def __init__(self, field: Any, *arguments: Any, **named: Any) -> None:
         super().__init__(field, *arguments, **named)
-        self.lookup_choices = [*_leaps(self.lookup_choices.model, self.lookup_choices.db, field.name)]
+        self.lookup_choices = [*self.values(self.lookup_choices.model, self.lookup_choices.db, field.name)]
+
+    def values(self, model: Any, alias: str, name: str) -> Iterator[Any]:
+        return _leaps(model, alias, name)
 
 
-def _leaps(model: Any, alias: str, name: str) -> Iterator[Any]:
-    """Yield the values of a column in their order, each found from the one before it."""
+class IndexedTexts(IndexedValues):
+    """A filter like `IndexedValues`, for texts whose index leaves out the rows without one. Those are found by
+    ``index_of_others``, the field that begins the index of the rest."""
+
+    index_of_others: ClassVar[str]
+
+    def values(self, model: Any, alias: str, name: str) -> Iterator[Any]:
+        others = model.objects.using(alias).filter(**{name: ""}).order_by(self.index_of_others).values_list(name)
+        yield from ([""] if others.first() else [])
+        yield from _leaps(model, alias, name, after="")
+
+
+def _leaps(model: Any, alias: str, name: str, after: Any = None) -> Iterator[Any]:
+    """Yield the values of a column in their order, those above ``after``, each found from the one before it."""
     values = model.objects.using(alias).order_by(name).values_list(name, flat=True)
-    found = values.first()
-    while found is not None:
+    while (found := (values if after is None else values.filter(**{f"{name}__gt": after})).first()) is not None:
         yield found
-        found = values.filter(**{f"{name}__gt": found}).first()
+        after = found
 
 
 class ReadOnly:

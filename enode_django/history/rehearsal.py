@@ -7,15 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.declarations import schema_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.sqlstates import is_transient
-from enode_django.exceptions import EnodeError, InvalidField, UnusableSnapshot, shown
+from enode_django.exceptions import EnodeError, UnusableSnapshot, shown
 from enode_django.history import tables
-from enode_django.history.differences import Change, differences
-from enode_django.history.states import MOST_REPLAYED, fields_of, named
+from enode_django.history.differences import Change
+from enode_django.history.states import MOST_REPLAYED, changes_of, fields_of, named
 from enode_django.repository.loading import replay_record
-from enode_django.repository.state import is_same, read_snapshot
+from enode_django.repository.state import read_snapshot
 from enode_django.repository.store import Snapshot, SnapshotStore
 from enode_django.serialization.plain import pack, unpack
 
@@ -77,28 +76,4 @@ def _kept(snapshot: Snapshot, command_id: str) -> Mapping[str, Any] | None:
 
 
 def _changes(kept: Mapping[str, Any], aggregate: AggregateRoot) -> list[Change]:
-    now = unpack(pack(dict(fields_of(aggregate))))
-    same = {
-        name: now[name]
-        for name, value in kept.items()
-        if name in now and value != now[name] and _differs_in_order(aggregate, name, value, now[name])
-    }
-    return list(differences({**kept, **same}, now))
-
-
-def _differs_in_order(aggregate: AggregateRoot, name: str, one: Any, other: Any) -> bool:
-    """Return True if plain values of a field differ only in the order of sets, which each process has its own of."""
-    kind = schema_of(type(aggregate)).types.get(name)
-    if kind is None or type(aggregate).snapshot is not AggregateRoot.snapshot or _sorted(one) != _sorted(other):
-        return False
-    try:
-        return is_same(kind.decode(one), kind.decode(other))
-    except InvalidField:
-        return False
-
-
-def _sorted(plain: Any) -> Any:
-    """Return a plain value with all its lists sorted."""
-    if isinstance(plain, dict):
-        return {key: _sorted(value) for key, value in plain.items()}
-    return sorted(map(_sorted, plain), key=repr) if isinstance(plain, list) else plain
+    return changes_of(type(aggregate), kept, unpack(pack(dict(fields_of(aggregate)))))

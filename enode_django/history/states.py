@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.declarations import schema_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.limits import holds
-from enode_django.exceptions import AggregateNotFound, EnodeError, HistoryTooLong, InvalidState, shown
+from enode_django.exceptions import AggregateNotFound, EnodeError, HistoryTooLong, InvalidField, InvalidState, shown
 from enode_django.history.differences import Change, differences
 from enode_django.repository.loading import AggregateLoader, Begin
 from enode_django.repository.reading import SnapshotReader
+from enode_django.repository.state import is_same
 from enode_django.repository.store import SnapshotStore
 from enode_django.runtime import current_store, make_snapshots
 from enode_django.serialization.registry import types
@@ -69,7 +71,8 @@ def loaded(
 
 
 def difference(one: State, other: State) -> Sequence[Change]:
-    """Return the changes that turn the first state into the second. They may be of different aggregates.
+    """Return the changes that turn the first state into the second. They may be of different aggregates. The order of
+    a set's items is no change, unless the class has a ``snapshot()`` of its own.
 
     For example::
 
@@ -78,7 +81,37 @@ def difference(one: State, other: State) -> Sequence[Change]:
         (change,) = difference(state_at("ada", 1), state_at("ada"))
         assert (change.path, change.before, change.after) == (("balance",), 0, 5)
     """
-    return list(differences(dict(one.fields), dict(other.fields)))
+    if one.aggregate_root_type != other.aggregate_root_type:
+        return list(differences(dict(one.fields), dict(other.fields)))
+    return changes_of(types.class_of(AggregateRoot, one.aggregate_root_type), one.fields, other.fields)
+
+
+def changes_of(cls: type[AggregateRoot], before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Return the changes of plain values of the class's fields, like `difference`."""
+    same = {
+        name: after[name]
+        for name, value in before.items()
+        if name in after and value != after[name] and _differs_in_order(cls, name, value, after[name])
+    }
+    return list(differences({**before, **same}, dict(after)))
+
+
+def _differs_in_order(cls: type[AggregateRoot], name: str, one: Any, other: Any) -> bool:
+    """Return True if plain values of a field differ only in the order of sets, which each set has its own of."""
+    kind = schema_of(cls).types.get(name)
+    if kind is None or cls.snapshot is not AggregateRoot.snapshot or _sorted(one) != _sorted(other):
+        return False
+    try:
+        return is_same(kind.decode(one), kind.decode(other))
+    except InvalidField:
+        return False
+
+
+def _sorted(plain: Any) -> Any:
+    """Return a plain value with all its lists sorted."""
+    if isinstance(plain, dict):
+        return {key: _sorted(value) for key, value in plain.items()}
+    return sorted(map(_sorted, plain), key=repr) if isinstance(plain, list) else plain
 
 
 def head_of(store: EventStore, aggregate_root_id: str) -> int:

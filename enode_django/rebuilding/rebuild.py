@@ -68,7 +68,7 @@ def rebuild(
     """
     started = time.monotonic()
     target = plan(name)
-    record, shadow = target.begin(keeps_undo=compare_only)
+    record, shadow = target.begin(keeps_usable=compare_only)
     shadow = shadow._replace(max_failures=max_failures)
     with _given_up(target, record):
         store = make_store()

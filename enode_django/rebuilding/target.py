@@ -103,24 +103,26 @@ class Target(NamedTuple):
     def rebuilds(self) -> models.QuerySet[Rebuild]:
         return Rebuild.objects.using(self.alias).filter(subscriber=self.key)
 
-    def begin(self, *, keeps_undo: bool = False) -> tuple[Rebuild, Shadow]:
+    def begin(self, *, keeps_usable: bool = False) -> tuple[Rebuild, Shadow]:
         """Make empty tables for the next generation, and drop those that earlier rebuilds left: a running one finds its
-        tables gone, and a swapped one can no longer be undone unless ``keeps_undo``."""
+        tables gone. With ``keeps_usable`` those stay that can be swapped or put back."""
         while True:
-            self.drop_left(keeps_undo=keeps_undo)
+            self.drop_left(keeps_usable=keeps_usable)
             with self._changing():
-                if not self._left(keeps_undo).exists():
+                if not self._left(keeps_usable).exists():
                     return self._begun()
 
-    def drop_left(self, *, keeps_undo: bool = False) -> int:
+    def drop_left(self, *, keeps_usable: bool = False) -> int:
         """Drop the tables that earlier rebuilds left, as `begin` does. Return the number of their builds."""
         with self._changing():
-            for left in self._left(keeps_undo).select_for_update():
+            for left in self._left(keeps_usable).select_for_update():
                 self._leave(left)
         return self._clear()
 
-    def _left(self, keeps_undo: bool) -> models.QuerySet[Rebuild]:
-        return self.rebuilds().exclude(state__in=[*_FINAL, State.SWAPPED] if keeps_undo else _FINAL)
+    def _left(self, keeps_usable: bool) -> models.QuerySet[Rebuild]:
+        left = self.rebuilds().exclude(state__in=_FINAL)
+        usable = models.Q(state=State.SWAPPED) | (models.Q(state=State.BUILDING) & ~models.Q(positions={}))
+        return left.exclude(usable) if keeps_usable else left
 
     def _begun(self) -> tuple[Rebuild, Shadow]:
         replaces = self.generation()

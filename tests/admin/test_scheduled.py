@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -90,6 +91,31 @@ def test_a_list_takes_no_query_for_each_row_and_reads_no_whole_messages(
     assert len(many) == len(two)
     read = [one["sql"].replace('SUBSTRING("enode_django_scheduledcommand"."body"', "") for one in many]
     assert not [statement for statement in read if '"body"' in statement]
+
+
+def test_the_filters_read_an_index_for_each_subscriber_and_the_names_that_are_due_first(
+    client: Client, waiting: list[ScheduledCommand]
+) -> None:
+    logged_in(client, "view_scheduledcommand")
+    given = {"aggregate_root_id": "bob", "body": b"", "subscriber": "bank.cards", "due_at": FUTURE}
+    ScheduledCommand.objects.create(**given, command_id="card", scope="c1", name="expired")
+    with CaptureQueriesContext(connection) as asked:
+        page = client.get(LIST).content.decode()
+    offered = set(re.findall(r'"\?((?:subscriber|name)=[^"]*)"', page))
+    subscribers = {"subscriber=", "subscriber=bank.cards", "subscriber=bank.transfers"}
+    assert offered == {*subscribers, "name=", "name=confirmed", "name=expired"}
+    column = '"enode_django_scheduledcommand"."{}"'.format
+    queries = [one["sql"] for one in asked]
+    filters = [one for one in queries if re.match(f"SELECT (DISTINCT )?{column('(subscriber|name)')}.* FROM", one)]
+    assert len(filters) == 5, "whether there are any without one, a query for each subscriber, an end, and the names"
+    for query in filters:
+        with connection.cursor() as cursor:
+            for other in ("seqscan", "bitmapscan", "sort"):
+                cursor.execute(f"SET LOCAL enable_{other} = off")
+            cursor.execute(f"EXPLAIN SELECT * FROM ({query}) AS asked LIMIT 10000")
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+        assert re.search("Index (Only )?Scan using enode_", plan)
+        assert not re.search("Sort|Unique|Aggregate", plan)
 
 
 def test_firing_is_confirmed_with_the_type(client: Client, waiting: list[ScheduledCommand]) -> None:

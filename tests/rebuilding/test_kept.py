@@ -72,6 +72,12 @@ def test_a_job_swaps_what_an_earlier_one_has_built(kept: Harness, monkeypatch: p
     assert job.figures["swapped"]
 
 
+def test_a_comparison_leaves_what_is_kept(kept: Harness) -> None:
+    assert rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison.is_equal
+    assert len(schemas()) == 1, "its own tables are dropped"
+    assert swap_kept(Postings.name, SwapsOnly(), nothing).is_swapped
+
+
 def test_what_is_kept_is_compared_again(kept: Harness) -> None:
     Posting.objects.filter(account="b", amount=10).update(amount=7)
     with pytest.raises(ProjectionsDiffer, match="rebuilding_posting of b: amount: rebuilt 10, in use 7"):

@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 
 from enode_django import DomainException
 from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.history import State, difference
 from enode_django.models import EventStream, Snapshot
 from enode_django.repository.fingerprint import forget
 from enode_django.repository.loading import AggregateLoader
@@ -119,6 +120,15 @@ def test_the_items_of_a_set_may_come_in_another_order(store: PostgresEventStore)
     assert rehearse("--sample", "1") == (0, ["1 aggregates replayed, 0 failed; 1 snapshots compared, 0 differ"])
 
 
+def test_two_states_whose_sets_have_the_same_items_in_another_order_do_not_differ() -> None:
+    one, other = "x", "y"
+    fields = {"total": 1, "labels": [one, other]}
+    before = State("snapshots.Shelf", "a", 1, fields)
+    assert difference(before, before._replace(version=2, fields={**fields, "labels": [other, one]})) == []
+    (change,) = difference(before, before._replace(version=2, fields={**fields, "labels": [one]}))
+    assert (change.path, change.kind) == (("labels", 1), "removed")
+
+
 def test_only_the_first_differences_of_an_aggregate_are_shown(
     store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +148,13 @@ def test_only_aggregates_of_the_given_type_are_replayed() -> None:
     assert rehearse("--sample", "100", "--type", "snapshots.Hooked") == (0, lines)
     with pytest.raises(CommandError, match=r"no\.Such"):
         rehearse("--type", "no.Such")
+
+
+def test_a_type_of_which_none_is_found_is_told(store: PostgresEventStore) -> None:
+    store_history(store, "a", 1)
+    nothing, told = rehearse("--sample", "5", "--type", "snapshots.Hooked")[1]
+    assert nothing.startswith("0 aggregates replayed, 0 failed;")
+    assert told == "no aggregate of snapshots.Hooked is near any of 5 random events; raise --sample"
 
 
 @pytest.mark.usefixtures("snapshots", "doubling")

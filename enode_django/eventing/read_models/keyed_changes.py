@@ -62,17 +62,20 @@ class KeyedChanges:
         self._makes_row = makes_row
         self._stored = rows.keys()
         self._changed: set[Key] = set()
+        self._made: set[Key] = set()
 
     def handle(self, one: KeyedEvent) -> None:
         """Let the event change the row of its key. Raises what its handlers raise; the row may be half changed then."""
         key, event, handlers = one
-        row = self.rows.get(key)
+        row, makes = self.rows.get(key), False
         if row is None:
             if self._makes_row is not None and not self._makes_row(event):
                 return
-            row = self._table.new(key)
+            row, makes = self._table.new(key), True
         elif HANDLED in row.__dict__:
+            row._state.adding = key in self._made
             self._table.normalise(row)
+            row._state.adding = False  # as if it was stored in between
         changed = row_after(row, event, handlers)
         if self._table.key_of(row) != key:
             raise DefinitionError(
@@ -81,22 +84,28 @@ class KeyedChanges:
             )
         self.rows[key] = changed
         self._changed.add(key)
+        if makes:
+            self._made.add(key)
 
     def kept(self, keys: Collection[Key]) -> Callable[[], None]:
         """Return a function that restores the current contents of the rows of these keys."""
         rows = {key: None if (row := self.rows.get(key)) is None else copied(row) for key in keys}
-        changed = self._changed.intersection(keys)
+        noted = [(keys_of, keys_of.intersection(keys)) for keys_of in (self._changed, self._made)]
 
         def go_back() -> None:
             self.rows.update(rows)
-            self._changed.difference_update(keys)
-            self._changed.update(changed)
+            for keys_of, before in noted:
+                keys_of.difference_update(keys)
+                keys_of.update(before)
 
         return go_back
 
     def write(self, table: KeyedRowTable[Any]) -> None:
         """Store the changes. The rows must be locked."""
         changed = [(key, self.rows[key]) for key in self._changed]
+        for key, row in changed:
+            if row is not None:
+                row._state.adding = key in self._made
         table.delete([key for key, row in changed if key in self._stored and (row is None or row._state.adding)])
         table.update([row for _, row in changed if row is not None and not row._state.adding])
         table.insert([row for _, row in changed if row is not None and row._state.adding])  # takes what they give up

@@ -50,6 +50,11 @@ class Command(PrintableCommand):
             f"{counted['replayed']} aggregates replayed, {counted['failed']} failed; "
             f"{counted['compared']} snapshots compared, {counted['differ']} differ"
         )
+        if type and not counted["replayed"] + counted["failed"]:
+            self.stdout.write(
+                f"no aggregate of {' or '.join(type)} is near any of {sample} random events; raise --sample",
+                self.style.WARNING,
+            )
         if counted["failed"] or (counted["differ"] and not accept_differences):
             raise SystemExit(1)
 
