@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from enode_django.domain.aliases import without_aliases
 from enode_django.domain.bounds import Bound, bounds_of, check_bounds
 from enode_django.domain.compiled import Converted, compiled_check, compiled_decode, compiled_maker
 from enode_django.domain.defaults import MISSING, Factory, declared_defaults, made_anew
@@ -308,7 +309,7 @@ class Schema:
 
     def _type(self, name: str, annotation: Any) -> FieldType:
         try:
-            return field_type(annotation)
+            return field_type(without_aliases(annotation))
         except UnsupportedType as error:
             raise UnsupportedType(f"{self.owner.__qualname__}.{name}: {error}") from error
 

@@ -29,6 +29,7 @@ import typing
 from functools import cache
 from typing import Any
 
+from enode_django.domain.aliases import without_aliases
 from enode_django.domain.bounds import bounds_of
 from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.defaults import MISSING
@@ -175,7 +176,7 @@ class JsonFields:
     def __init__(self, cls: type) -> None:
         self._schema = schema_of(cls) if issubclass(cls, Declared) else Schema(cls)
         hints = typing.get_type_hints(cls, include_extras=True)
-        self.types = {name: json_type(hints[name]) for name in self._schema.names}
+        self.types = {name: json_type(without_aliases(hints[name])) for name in self._schema.names}
         self.required = tuple(name for name in self.types if self._schema.defaults[name] is MISSING)
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
+from enode_django.domain.aliases import without_aliases
 from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema
@@ -39,7 +40,7 @@ def has_default(text: str) -> bool:
 
 def _fields(owner: type, schema: Schema) -> dict[str, str]:
     hints = typing.get_type_hints(owner, include_extras=True)
-    texts = {name: _text(hints[name]) for name in schema.names}
+    texts = {name: _text(without_aliases(hints[name])) for name in schema.names}
     return {
         name: text if schema.defaults[name] is MISSING else f"Default[{text}]" for name, text in sorted(texts.items())
     }

@@ -20,6 +20,7 @@ from django.db.models import Choices
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from enode_django.domain.aliases import without_aliases
 from enode_django.domain.bounds import Bound, bounds_of
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.defaults import MISSING
@@ -236,7 +237,8 @@ def _check_options(of: type, meta: Any) -> None:
 
 def _declarations(command: type[Command]) -> dict[str, Declaration]:
     hints = typing.get_type_hints(command, include_extras=True)
-    own = {name: Declaration.of(hints[name], default) for name, default in schema_of(command).defaults.items()}
+    defaults = schema_of(command).defaults
+    own = {name: Declaration.of(without_aliases(hints[name]), default) for name, default in defaults.items()}
     return {AGGREGATE: Declaration.of(str, MISSING), **own}
 
 
