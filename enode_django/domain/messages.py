@@ -133,6 +133,9 @@ class _NotApplied:
         raise AttributeError(f"{event!r} was not applied yet: ids, version, timestamp and metadata come with apply()")
 
 
+_NOT_SEALED: dict[str, Any] | None = None
+
+
 class DomainEvent(Message):
     """A fact about an aggregate. Two events are equal if their class and declared fields are.
 
@@ -146,10 +149,12 @@ class DomainEvent(Message):
         assert Deposited(amount=Decimal(5)) == Deposited(amount=Decimal(5))
     """
 
-    # Instance state, but not fields: equality, repr and the constructor ignore it.
+    # Instance state, but not fields: equality, repr and the constructor ignore it. No annotations, because hypothesis
+    # shows all of a dataclass's annotated attributes.
     _enode_stamp = _NotApplied()
-    _enode_index: ClassVar[int]
-    _enode_plain: ClassVar[dict[str, Any] | None] = None
+    _enode_plain = _NOT_SEALED
+    if TYPE_CHECKING:
+        _enode_index: ClassVar[int]
 
     @property
     def id(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from enode_django.domain.aggregate import AggregateRoot, applied_events
 from enode_django.domain.declarations import schema_of
@@ -75,3 +75,8 @@ def _fields(cls: type[AggregateRoot] | type[DomainEvent], reader: CodeReader) ->
         yield f"field {name}: {type_text(hints[name])}{shown}"
         for value_class in value_classes(hints[name]):
             yield from reader.own_methods(value_class)
+
+
+def forget(cls: Any) -> None:
+    """Forget the fingerprint, for tests that change a class."""
+    _known.pop(cls, None)

@@ -13,6 +13,7 @@ from django.core.management.base import CommandError
 from enode_django import DomainException
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.history import State, difference
+from enode_django.management.subcommands import rehearse as rehearsing
 from enode_django.models import EventStream, Snapshot
 from enode_django.repository.fingerprint import forget
 from enode_django.repository.loading import AggregateLoader
@@ -87,6 +88,17 @@ def test_aggregates_that_cannot_be_replayed_are_shown_with_the_reason(store: Pos
     told = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[:-1]}
     assert told["snapshots.Shelf 'bad'"] == "version 5 of 'bad' cannot be applied: ValueError('told to fail')"
     assert "'old.Thing'" in told["old.Thing 'unknown'"]
+
+
+def test_it_is_told_how_many_failures_are_not_shown(store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsing, "EXAMPLES", 1)
+    for id in ("a", "b", "c"):
+        store_history(store, id, 3, fails_at=2)
+    status, lines = rehearse("--sample", "200")
+    assert (status, lines[1:]) == (
+        1,
+        ["2 more failed", "0 aggregates replayed, 3 failed; 0 snapshots compared, 0 differ"],
+    )
 
 
 def store_events(store: PostgresEventStore, id: str, events: Iterable[Put]) -> None:

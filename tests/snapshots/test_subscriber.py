@@ -12,7 +12,7 @@ from enode_django.eventing.snapshot_subscriber import snapshot_subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.models import Checkpoint
-from enode_django.repository import fingerprint
+from enode_django.repository.fingerprint import forget
 from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.runtime import make_processor, make_snapshots, running_subscribers
 from enode_django.serialization.codec import STREAM
@@ -135,8 +135,8 @@ def test_what_other_code_made_is_replaced_when_events_arrive(
         self.total += 2
 
     monkeypatch.setattr(Shelf, "_put", otherwise)
-    fingerprint._known.pop(Shelf, None)
-    request.addfinalizer(lambda: fingerprint._known.pop(Shelf, None))
+    forget(Shelf)
+    request.addfinalizer(lambda: forget(Shelf))
     harness.deliver(harness.subscription(snapshot_subscriber), stored(harness, "a", 21, after=20))
     made = snapshots.load(["a"])["a"]
     assert made.version == 21

@@ -72,6 +72,9 @@ class Command(PrintableCommand):
                 text = _listed(one.changes)
                 place = f"{one.aggregate_root_type} {one.aggregate_root_id!r} at version {one.version}"
                 self.stdout.write(f"{place}: {text}", self.style.WARNING)
+        for kind in ("failed", "differ"):
+            if (more := counted[kind] - EXAMPLES) > 0:
+                self.stdout.write(f"{more} more {kind}")
         return counted
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
 import pytest
+from hypothesis.vendor.pretty import pretty
 
 from enode_django.domain.declarations import plain_of, schema_of
 from enode_django.domain.fields import field_type
@@ -115,6 +116,11 @@ def test_messages_compare_hash_copy_and_pickle_as_values() -> None:
     assert pay != PayTwice(aggregate_root_id="a", id="i", amount=Decimal(1), tags=["x"])
     assert pickle.loads(pickle.dumps(pay)) == copy.deepcopy(pay) == copy.copy(pay) == pay
     assert "amount=Decimal('1')" in repr(pay)
+
+
+@pytest.mark.parametrize("message", [Pay("a", id="i", amount=Decimal(1)), Paid(amount=Decimal(1))])
+def test_hypothesis_can_show_messages(message: Command | DomainEvent) -> None:
+    assert "amount=Decimal('1')" in pretty(message)
 
 
 @pytest.mark.parametrize("name", ["id", "aggregate_root_id", "type_name", "schema_version"])
