@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -54,10 +55,12 @@ def echo(connection: Connection, notes: Any, prefix: str) -> None:
 
 
 def sees(connection: Connection, notes: Any) -> None:
-    """Send the facts that a child finds: open connections, systemd's variables, threads."""
+    """Send the facts that a child finds: open connections, systemd's variables, threads, garbage collection."""
     pipes = template._connections()
     connection.send_bytes(
-        json.dumps(["NOTIFY_SOCKET" in os.environ, len(pipes), threading.active_count(), os.getpid()]).encode()
+        json.dumps(
+            ["NOTIFY_SOCKET" in os.environ, len(pipes), threading.active_count(), gc.isenabled(), os.getpid()]
+        ).encode()
     )
     connection.recv_bytes()
 
@@ -157,7 +160,8 @@ def test_children_share_no_connection_and_speak_for_nobody(monkeypatch: pytest.M
             one.connection.send_bytes(b"")
 
     assert [told for told, *_ in seen] == [False] * 3
-    assert all(threads == 1 for _, _, threads, _ in seen)
+    assert all(threads == 1 for _, _, threads, *_ in seen)
+    assert all(collects for *_, collects, _ in seen), "the template does not"
     assert [pid for *_, pid in seen] == [one.process.pid for one in started]
     counts = [count for _, count, *_ in seen]
     assert len(set(counts)) == 1, f"a later child holds what an earlier one has: {counts}"
