@@ -346,6 +346,9 @@ def test_inline_executes_what_is_due_at_its_time_and_in_order() -> None:
         bus.advance(seconds=20)
         assert [type(event).__name__ for event in bus.events] == ["CartFilled", "CartPaid"]
         assert bus.scheduled.now == now + timedelta(seconds=20)
+        send_command(FillCart("late"), at=now)
+        bus.advance(seconds=1)
+        assert bus.scheduled.now == now + timedelta(seconds=21), "what is late does not turn the clock back"
 
 
 @pytest.mark.django_db

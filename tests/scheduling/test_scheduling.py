@@ -407,7 +407,9 @@ def test_a_transaction_that_stays_open_holds_up_no_other_command(harness: Harnes
     with another_thread() as elsewhere:
         with transaction.atomic():
             assert cancel_command("kept")
-            assert elsewhere(lambda: relay(harness).run()).result(30) == 2
+            one = relay(harness)
+            assert elsewhere(one.run).result(30) == 2
+            assert one.pause == rows.LOOK_AGAIN, "it does not look all the time"
             assert {one.id for one in harness.sent()} == {"due", "sent"}
             transaction.set_rollback(True)
         assert elsewhere(lambda: relay(harness).run()).result(30) == 1

@@ -25,6 +25,7 @@ from enode_django.conf.groups import Conf
 from enode_django.processes import template
 from enode_django.processes.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
 from enode_django.processes.template import ForkedChild, TemplateChildren, make_children, why_not
+from tests.acceptance.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -36,13 +37,14 @@ class NoOthers:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.is_closed = False
 
     def start(self, job: Job) -> Started:
         self.asked.append(job.name)
         raise InterruptedError
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
 def echo(connection: Connection, notes: Any, prefix: str) -> None:
@@ -245,14 +247,27 @@ def test_a_child_that_cannot_be_watched_is_ended() -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
+def test_template_holds_nothing_of_children_that_have_ended(children: TemplateChildren) -> None:
+    """Workers that die again and again must not use up its descriptors."""
+    held = f"/proc/{children._template.pid}/fd"
+    before = len(os.listdir(held))
+    for _ in range(2):
+        process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
+        connection.send_bytes(b"")
+        process.join(SOON)
+        wait_until(lambda: len(os.listdir(held)) == before, "its descriptors are closed")
+
+
 def test_closing_ends_those_that_live() -> None:
-    children = TemplateChildren(NoOthers())
+    others = NoOthers()
+    children = TemplateChildren(others)
     process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
     connection.send_bytes(b"x")
     connection.recv_bytes()
     children.close()
     assert process.exitcode == -signal.SIGTERM
     assert children._template.exitcode == 0
+    assert others.is_closed, "so do those that were started without the template"
     children.close()
 
 
