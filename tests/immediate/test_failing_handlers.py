@@ -23,6 +23,7 @@ from enode_django import (
     try_command,
 )
 from enode_django.bus.results import CommandResult
+from enode_django.concurrency import backoff
 from enode_django.eventstore.base import Appended, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
@@ -165,7 +166,7 @@ def test_in_the_callers_transaction_what_fails_for_the_moment_is_not_tried_again
 ) -> None:
     """The transaction is lost, and the caller hears why."""
     new_process()
-    handled: list[str] = []
+    handled, paused = list[str](), list[float]()
 
     def lose_session(id: str) -> None:
         handled.append(id)
@@ -173,9 +174,10 @@ def test_in_the_callers_transaction_what_fails_for_the_moment_is_not_tried_again
             cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
     monkeypatch.setattr(behaviour, "lose_session", lose_session)
+    monkeypatch.setattr(backoff, "pause", paused.append)
     with pytest.raises(StoreUnavailable), transaction.atomic():
         send_command(Fill("a"))
-    assert handled == ["a"]
+    assert (handled, paused) == (["a"], [])
 
 
 class Failing(MemoryEventStore):
