@@ -20,7 +20,6 @@ from enode_django.equeue.clocks import boot_time
 from enode_django.exceptions import JobCancelled, JobLost, JobRunning, JobTimeout, UnknownJob
 from enode_django.jobs import leases
 from enode_django.jobs.running import RunningJob, request_cancel, running_job
-from enode_django.jobs.termination import ProcessTerminated, Termination
 from enode_django.jobs.texts import in_words
 from enode_django.models import Job, JobState
 from tests.integration.running import end_other_sessions, other_session, wait_for
@@ -376,44 +375,6 @@ def test_a_request_to_cancel_stops_the_work_at_its_next_look() -> None:
     assert (row.state, row.cancel_requested_at is not None) == ("cancelled", True)
     with pytest.raises(UnknownJob, match=f"no job {row.pk} runs"):
         request_cancel(row.pk)
-
-
-def test_a_job_ends_only_when_what_was_to_stop_it_has_returned() -> None:
-    """Otherwise it might stop the next job."""
-    began, order = threading.Event(), list[str]()
-
-    def slow() -> None:
-        began.set()
-        threading.Event().wait(0.1)
-        order.append("has returned")
-
-    with ending_in(JobCancelled) as job:
-        job.on_stop(slow)
-        job.stop(JobCancelled("now"))
-        assert began.wait(60)
-        job.check()
-    order.append("has ended")
-    assert order == ["has returned", "has ended"]
-
-
-def work_until_terminated(signals: int) -> None:
-    with Termination(in_pool=True) as process, running_job(KIND, NAME) as job, process.stops(job):
-        for _ in range(signals):
-            signal.raise_signal(signal.SIGTERM)
-        job.check()
-
-
-@pytest.mark.parametrize("signals", [1, 2])
-def test_a_signal_that_has_ended_a_job_does_nothing_more_and_another_one_is_not_lost(signals: int) -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    try:
-        with pytest.raises(ProcessTerminated):
-            work_until_terminated(signals)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM] * (signals - 1)
-    assert only_job().state == "cancelled"
 
 
 def test_what_the_work_raises_when_it_is_stopped_from_outside_is_not_its_error() -> None:
