@@ -84,8 +84,7 @@ class _Turn(threading.local):
         self.is_following = False
         self.commands: deque[Envelope] = deque()
         self.following: deque[Callable[[], None]] = deque()
-        self.relaying: dict[str, bool] = {}
-        """The databases whose outboxes the thread relays, and whether commands were written there meanwhile."""
+        self.relaying: set[str] = set()
 
 
 class ImmediateCommandBus:
@@ -155,9 +154,7 @@ class ImmediateCommandBus:
             self._turn.following.append(partial(self._relay_later, alias))
         elif beside:
             transaction.on_commit(lambda: self.relay(alias), using=beside[0], robust=True)
-        elif alias in self._turn.relaying:
-            self._turn.relaying[alias] = True
-        else:
+        elif alias not in self._turn.relaying:
             self._relay(alias, seconds)
 
     def _relay_later(self, alias: str) -> None:
@@ -169,15 +166,11 @@ class ImmediateCommandBus:
             logger.error(told, alias, error, exc_info=error)
 
     def _relay(self, alias: str, seconds: float) -> None:
-        relay, relaying = Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True), self._turn.relaying
-        relaying[alias] = False
+        self._turn.relaying.add(alias)
         try:
-            relay.run(seconds)
-            while relaying[alias]:
-                relaying[alias] = False
-                relay.run()
+            Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True).run(seconds)
         finally:
-            del relaying[alias]
+            self._turn.relaying.remove(alias)
 
     def relay_left(self, alias: str, seconds: float) -> None:
         """Do as `relay` if the database has an outbox, and no transaction is open whose rollback would not undo the

@@ -14,7 +14,7 @@ from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
-from enode_django.databases import execute, heal_connections, healthy_connection
+from enode_django.databases import execute, healthy_connection
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import EnodeError, StoreUnavailable, error_text
@@ -67,7 +67,6 @@ class OutboxThread:
 
     def _turns(self) -> Iterator[None]:
         """Relay what waits, and wait for more. Yield after each success."""
-        heal_connections()
         if not has_table(self._relay.alias):
             yield
             self._stopping.wait(LOOK_FOR_TABLE)

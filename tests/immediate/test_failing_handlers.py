@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from enode_django import (
     AggregateRoot,
@@ -22,6 +23,7 @@ from enode_django import (
     try_command,
 )
 from enode_django.bus.results import CommandResult
+from enode_django.concurrency import backoff
 from enode_django.eventstore.base import Appended, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
@@ -31,7 +33,7 @@ from enode_django.models import EventStream
 from enode_django.runtime import use_bus
 from enode_django.signals import command_finished
 from tests.immediate.conftest import NewProcess
-from tests.immediate.domain import Fill, Filled, JarEntry, JarRow, JarRows
+from tests.immediate.domain import Behaviour, Fill, Filled, JarEntry, JarRow, JarRows
 
 
 class Pay(Command):
@@ -157,6 +159,25 @@ def test_a_connection_that_is_lost_between_the_two_is_store_unavailable_and_noth
     assert stored() == []
     send_command(Fill("a"))
     assert stored() == [("a", 1)]
+
+
+def test_in_the_callers_transaction_what_fails_for_the_moment_is_not_tried_again(
+    new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction is lost, and the caller hears why."""
+    new_process()
+    handled, paused = list[str](), list[float]()
+
+    def lose_session(id: str) -> None:
+        handled.append(id)
+        with suppress(OperationalError), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    monkeypatch.setattr(behaviour, "lose_session", lose_session)
+    monkeypatch.setattr(backoff, "pause", paused.append)
+    with pytest.raises(StoreUnavailable), transaction.atomic():
+        send_command(Fill("a"))
+    assert (handled, paused) == (["a"], [])
 
 
 class Failing(MemoryEventStore):

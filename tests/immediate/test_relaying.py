@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from threading import Event
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from enode_django import execute_command, send_command
-from enode_django.databases import execute
+from enode_django.databases import execute, separate_connection
+from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import StoreUnavailable
 from enode_django.immediate import bus, catch_up
 from enode_django.models import EventStream, OutboxCommand
-from enode_django.outbox import rows
+from enode_django.outbox import relay, rows
+from enode_django.runtime import current_bus
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, Label
 from tests.outbox.harness import another_thread, has_waiting, released
@@ -91,6 +96,47 @@ def test_a_long_chain_of_commands_does_not_fill_the_stack(
     send_command(Fill("150"), outbox=True)
     assert EventStream.objects.count() == 151
     assert not has_waiting()
+
+
+def test_commands_that_relayed_commands_write_do_not_prolong_the_time_of_the_relay(
+    new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller does not have to do all that others have left because a part of it writes a command."""
+    new_process()
+    now = 0.0
+
+    def fill_another_one(id: str) -> None:
+        nonlocal now
+        now += 1.0
+        if id == "a":
+            send_command(Fill("c"), outbox=True)
+
+    monkeypatch.setattr(behaviour, "lose_session", fill_another_one)
+    monkeypatch.setattr(relay, "time", SimpleNamespace(monotonic=lambda: now))
+    with transaction.atomic():
+        for id in ("a", "b"):
+            send_command(Fill(id), outbox=True)
+        connection.run_on_commit.clear()
+    current = current_bus()
+    assert isinstance(current, bus.ImmediateCommandBus)
+    current.relay("default", 0.5)
+    assert list(EventStream.objects.values_list("aggregate_root_id", flat=True)) == ["a"]
+    assert OutboxCommand.objects.count() == 2
+    current.relay("default")
+    assert not has_waiting()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_several_databases_the_one_with_the_unique_values_commits_first() -> None:
+    """A claim must not be lost if the process ends between the two commits."""
+    committed: list[str] = []
+    with separate_connection("default") as other:
+        shards = [SimpleNamespace(alias=alias) for alias in ("default", other)]
+        with bus.Together(cast(EventStore, SimpleNamespace(shards=shards))) as together:
+            together.begin()
+            for alias in (other, "default"):
+                transaction.on_commit(partial(committed.append, alias), using=alias)
+    assert committed == ["default", other]
 
 
 def _depth(wanted: int) -> int:

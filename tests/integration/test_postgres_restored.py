@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from enode_django.databases import execute
-from enode_django.eventstore import statements
+from enode_django.eventstore import postgres, statements
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.eventstore.postgres import PostgresEventStore
@@ -238,6 +238,16 @@ def test_a_server_that_does_not_tell_its_life_is_told_of_a_restore(store: Postgr
             cursor.execute("DROP FUNCTION aurora_version()")
     entries, _ = read_on(store, BEGINNING, limit=10)
     assert [position.generation == 0 for position, _ in entries] == [True, False]
+
+
+def test_a_generation_that_was_begun_by_hand_is_found_by_sessions_that_live_on(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_LOOK_AGAIN", 0.0)
+    store.append([stream("a", 1)])
+    store.begin_generation(0)
+    store.append([stream("a", 2)])
+    assert store.generation_of("a") == store.position().generation > 0
 
 
 def test_a_store_that_is_where_it_was_stays_in_its_generation(store: PostgresEventStore) -> None:

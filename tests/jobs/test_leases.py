@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.db.models.functions import Now
 
 from enode_django.equeue.clocks import boot_time
@@ -190,6 +190,14 @@ def test_an_end_that_cannot_be_written_while_the_lease_lasts_is_given_up() -> No
     assert only_job().state == "running"
 
 
+def test_an_end_that_can_never_be_written_is_not_tried_until_the_lease_has_run_out() -> None:
+    def refuse(*arguments: object) -> NoReturn:
+        raise ProgrammingError("there is no such column")
+
+    with contextlib.ExitStack() as stack, ending_in(ProgrammingError, lease=LONG.total_seconds()):
+        stack.enter_context(connection.execute_wrapper(refuse))
+
+
 def test_a_run_does_not_think_that_its_lease_lasts_longer_than_others_see() -> None:
     """The time that the renewal takes is part of the lease."""
     lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
@@ -208,6 +216,40 @@ def test_a_run_does_not_think_that_its_lease_lasts_longer_than_others_see() -> N
         time.sleep(0.05)
     renewing.join(60)
     assert job._deadline <= asked_before + SHORT
+
+
+def test_a_run_that_had_to_wait_for_its_row_does_not_think_that_its_lease_lasts_longer_than_others_see() -> None:
+    deadlines: list[float] = []
+
+    def begin() -> None:
+        with contextlib.closing(connection), running_job(KIND, NAME, lease=SHORT) as job:
+            deadlines.append(job._deadline)
+
+    beginning = threading.Thread(target=begin)
+    with transaction.atomic():
+        Job.objects.create(kind=KIND, name=NAME, owner=uuid.uuid4(), started_at=Now(), lease_until=Now() + LONG)
+        beginning.start()
+        wait_for_one_that_waits()
+        waited_until = boot_time()
+        transaction.set_rollback(True)
+    beginning.join(60)
+    assert deadlines[0] <= waited_until + SHORT
+
+
+def test_a_run_whose_lease_has_run_out_finds_that_out_by_itself() -> None:
+    """The threads beside it may not get the processor in time."""
+    lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
+    job = RunningJob(lease, deadline=boot_time() - 0.001, time_limit=60)
+    with pytest.raises(JobLost):
+        job.check()
+
+
+def test_the_first_reason_to_stop_is_the_one_that_counts() -> None:
+    with ending_in(JobCancelled) as job:
+        job.stop(JobCancelled("somebody asked"))
+        job.stop(JobTimeout("and then it took too long"))
+        job.check()
+    assert only_job().state == "cancelled"
 
 
 def test_a_lease_is_kept_for_as_long_as_the_job_lasts() -> None:
@@ -261,6 +303,45 @@ def test_nobody_takes_over_while_the_lease_is_held_fast() -> None:
             assert not taken.is_set()
         taking.join(60)
     assert taken.is_set()
+
+
+def test_a_lease_that_is_renewed_while_somebody_takes_it_over_is_kept() -> None:
+    lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
+    let_run_out(lease.job_id)
+    outcomes: list[object] = []
+
+    def begin() -> None:
+        with contextlib.closing(connection):
+            try:
+                outcomes.append(leases.take(KIND, NAME, task_id="", seconds=SHORT))
+            except JobRunning as refused:
+                outcomes.append(refused.job_id)
+
+    taking = threading.Thread(target=begin)
+    with transaction.atomic():
+        leases.renew(lease, {})
+        taking.start()
+        wait_for_one_that_waits()
+    taking.join(60)
+    assert outcomes == [lease.job_id]
+    assert not leases.renew(lease, {})
+
+
+def test_a_run_does_not_take_the_row_of_another_one_for_its_own() -> None:
+    """The numbers of rows come again after the database was restored."""
+    lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
+    Job.objects.update(owner=uuid.uuid4())
+    end: dict[str, Any] = {"progress": {}, "figures": {}, "error": ""}
+    for lost in (
+        lambda: leases.renew(lease, {}),
+        lambda: leases.is_cancelled(lease),
+        lambda: leases.finish(lease, JobState.SUCCEEDED, **end),
+    ):
+        with pytest.raises(JobLost):
+            lost()
+    Job.objects.update(state=JobState.SUCCEEDED)
+    with pytest.raises(JobLost):
+        leases.finish(lease, JobState.SUCCEEDED, **end)
 
 
 IS_ONE_WAITING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,12 +21,13 @@ from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import JobCancelled, JobLost, StoreUnavailable
 from enode_django.jobs import running as jobs
 from enode_django.jobs.running import RunningJob, request_cancel, running_job
+from enode_django.jobs.termination import ProcessTerminated, Termination
 from enode_django.models import Job
 from enode_django.repository.fingerprint import fingerprint_of
 from enode_django.runtime import replay
 from sample_project.bank.domain import BankAccount
 from tests.integration.running import end_other_sessions, other_session, wait_for
-from tests.jobs.test_leases import KIND, NAME, ending_in, let_run_out
+from tests.jobs.test_leases import KIND, NAME, ending_in, let_run_out, only_job
 from tests.rebuilding.conftest import drop_schemas
 from tests.spark.accounts import account
 
@@ -71,6 +73,44 @@ def test_work_that_goes_on_after_its_first_statement_was_cancelled_is_interrupte
             with pytest.raises(Exception, match="canceling statement"):
                 cursor.execute("SELECT pg_sleep(1e6)")
         job.check()
+
+
+def test_a_job_ends_only_when_what_was_to_stop_it_has_returned() -> None:
+    """Otherwise it might stop the next job."""
+    began, order = threading.Event(), list[str]()
+
+    def slow() -> None:
+        began.set()
+        threading.Event().wait(0.1)
+        order.append("has returned")
+
+    with ending_in(JobCancelled) as job:
+        job.on_stop(slow)
+        job.stop(JobCancelled("now"))
+        assert began.wait(60)
+        job.check()
+    order.append("has ended")
+    assert order == ["has returned", "has ended"]
+
+
+def work_until_terminated(signals: int) -> None:
+    with Termination(in_pool=True) as process, running_job(KIND, NAME) as job, process.stops(job):
+        for _ in range(signals):
+            signal.raise_signal(signal.SIGTERM)
+        job.check()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_that_has_ended_a_job_does_nothing_more_and_another_one_is_not_lost(signals: int) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with pytest.raises(ProcessTerminated):
+            work_until_terminated(signals)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM] * (signals - 1)
+    assert only_job().state == "cancelled"
 
 
 def fails() -> None:

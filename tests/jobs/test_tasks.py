@@ -182,6 +182,19 @@ def test_a_task_that_has_waited_runs_though_the_row_of_its_dead_run_was_deleted(
         assert work.apply(task_id="t").get() == {"done": True}
 
 
+def test_a_task_that_has_waited_runs_though_another_one_has_ended_its_dead_run(does: Callable[[Work], None]) -> None:
+    does(lambda job: job.result(done=True))
+    dead = leases.take(KIND, "something", task_id="t", seconds=60)
+
+    def take_over() -> None:
+        let_run_out(dead.job_id)
+        with running_job(KIND, "something", task_id="another"):
+            pass
+
+    with when_retried(take_over):
+        assert work.apply(task_id="t").get() == {"done": True}
+
+
 def test_a_cancelled_task_is_revoked_and_not_tried_again(does: Callable[[Work], None]) -> None:
     def cancelled(job: RunningJob) -> None:
         job.stop(JobCancelled("enough"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +114,21 @@ def test_a_relay_that_dies_at_any_step_loses_nothing(
     assert len({one.id for one in harness.sent()}) == 3
 
 
+def test_when_its_time_is_over_a_relay_begins_no_further_batch(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+
+    def later() -> None:
+        nonlocal now
+        now += 1.0
+
+    monkeypatch.setattr(relay_module, "time", SimpleNamespace(monotonic=lambda: now))
+    send_commands([Add("a", amount=number) for number in range(3)], outbox=True)
+    assert harness.relay(at_once=1, sender=BreakingSender(harness, later, lambda: None)).run(1.5) == 2
+    assert (harness.amounts("a"), harness.waiting()) == ([0, 1], 1)
+
+
 def test_a_queue_that_is_away_keeps_the_rows(harness: Harness) -> None:
     send_command(Add("a"), outbox=True)
 
@@ -194,7 +210,7 @@ def harness_body(harness: Harness) -> bytes:
 def test_a_batch_ends_where_its_bytes_are_enough(harness: Harness) -> None:
     send_commands([Add("a", amount=number) for number in range(3)], outbox=True)
     size = len(harness_body(harness))
-    assert len(rows.waiting("default", 10, 1)) == 1
+    assert len(rows.waiting("default", 10, 1)) == len(rows.waiting("default", 10, size)) == 1
     assert len(rows.waiting("default", 10, size + 1)) == 2
     assert len(rows.waiting("default", 2, 10 * size)) == 2
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from django.db import connection
 
 from enode_django.bus.results import CommandStatus
+from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.ids import new_id
 from enode_django.models import EventStream
-from tests.races.counting import Add, Create
+from enode_django.testing.event_store_read_contract import stream
+from tests.races.counting import Add, AddWithin, Create
 from tests.races.harness import Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,6 +61,38 @@ def test_what_was_decided_on_lost_streams_is_decided_anew(worker: Worker) -> Non
     lose(1, "a")
     worker.settle()
     assert (versions("a"), versions("b")) == ([1, 2], [1, 2])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store: list(store.load("a")),
+        lambda store: store.load_many(["a"]),
+        lambda store: store.load_many(["a", "b"]),
+        lambda store: store.load_ranges({"a": (0, 9)}),
+    ],
+    ids=["one", "one of many", "many", "ranges"],
+)
+def test_process_that_has_only_read_before_the_failover_stores_nothing_on_lost_streams(
+    read: Callable[[PostgresEventStore], object],
+) -> None:
+    PostgresEventStore().append([stream("a", 1), stream("a", 2)])
+    store = PostgresEventStore()
+    read(store)
+    lose(1, "a")
+    for _ in range(2):
+        appended = store.append([stream("a", 3), stream(new_id(), 1), stream("a", 4)])
+        assert [one.outcome for one in appended] == [Outcome.CONFLICT, Outcome.STORED, Outcome.DEPENDENT]
+    assert versions("a") == [1]
+
+
+def test_refusal_that_was_decided_on_lost_streams_is_decided_anew(worker: Worker) -> None:
+    worker.send(Add("a"), Add("a"))
+    worker.settle()
+    lose(1, "a")
+    (within,) = worker.send(AddWithin("a", limit=2))
+    worker.settle()
+    assert worker.answers[within.id].status is CommandStatus.SUCCESS
 
 
 def test_an_aggregate_that_rests_for_long_after_the_failover_is_compared_too(worker: Worker) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from enode_django.bus.results import CommandStatus
 from enode_django.commanding.decisions import DecisionKind
+from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddWithin, Create, FailUnless, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, commands_stored
@@ -53,6 +54,22 @@ def test_entries_of_a_lost_queue_are_neither_stored_nor_answered(
     assert store.find([("5", "x")]) == {}
     assert worker.in_flight == 0
     assert dict(worker.committer.awaiting) == {}
+
+
+def test_command_that_another_queue_has_brought_is_decided_though_the_queue_of_its_aggregate_was_lost(
+    store: MemoryEventStore, worker: Worker
+) -> None:
+    """The topic got another route after the earlier commands for the aggregate were sent."""
+    worker.send(Add("x", id="lost"))
+    lost, worker.window = worker.window, OffsetWindow("commands", 1, epoch=1, committed=0, deadline=1e9)
+    worker.send(Add("x", id="kept"))
+    worker.handle()
+    lost.close()
+    worker.acquire()
+    worker.settle()
+    assert commands_stored(store, "x")[1:] == ["kept"]
+    assert "kept" in worker.answers
+    assert "lost" not in worker.answers
 
 
 @pytest.mark.parametrize("how", ["closed", "deadline"])

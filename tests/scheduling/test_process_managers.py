@@ -28,8 +28,11 @@ from enode_django.exceptions import ConfigurationError, DefinitionError, Invalid
 from enode_django.ids import new_id
 from enode_django.models import Checkpoint, ScheduledCommand
 from enode_django.outbox.relay import Relay
+from enode_django.outbox.rows import NewRow
 from enode_django.runtime import make_transport
 from enode_django.scheduling import rows
+from enode_django.scheduling.due import Due
+from enode_django.scheduling.memory import MemorySchedule
 from enode_django.serialization.codec import decode_command, encode_refusal, encode_stream
 from enode_django.testing import given, inline
 from tests.outbox.harness import Harness
@@ -360,6 +363,15 @@ def test_inline_counts_the_hours_that_pass_while_the_clocks_of_a_zone_are_set_ba
         happened = [(type(event).__name__, event.aggregate_root_id) for event in bus.events]
         assert happened[2:] == [("CartPaid", "paid"), ("CartCancelled", "left")]
         assert bus.scheduled.now == datetime(2026, 10, 25, 1, 5, tzinfo=UTC)
+
+
+def test_command_that_is_late_does_not_turn_the_clock_back() -> None:
+    schedule = MemorySchedule()
+    now = schedule.now
+    schedule.add(NewRow("a", "late", b""), Due(now - timedelta(days=1)))
+    late = schedule.next_due(now)
+    assert late is not None
+    assert (late.command_id, schedule.now) == ("late", now)
 
 
 @pytest.mark.django_db

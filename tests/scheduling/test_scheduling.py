@@ -351,7 +351,9 @@ def test_a_deadline_that_is_put_off_while_it_is_fired_does_not_fire(harness: Har
 def test_a_worker_and_a_relay_that_change_several_deadlines_do_not_deadlock(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows were made in the other order than that of their keys, by which the worker changes them."""
+    """The rows were made in the other order than that of their keys, by which the worker changes them. Neither
+    has to give up waiting."""
+    monkeypatch.setattr(rows, "_LIMIT_WAITING", "SET LOCAL lock_timeout = 0")
     for name in ("b", "a"):
         rows.change("default", {key(name): scheduled(name, Due(PAST))})
     change = rows._change
@@ -372,6 +374,30 @@ def test_a_worker_and_a_relay_that_change_several_deadlines_do_not_deadlock(
     assert OutboxCommand.objects.count() == 0
 
 
+def test_two_workers_that_set_the_same_new_deadlines_do_not_deadlock(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row can be locked before the first of them has written it."""
+    change = rows._change
+    with another_thread() as elsewhere:
+        second: list[Future[None]] = []
+
+        def slowly(alias: str, key: DeadlineKey, scheduled: Scheduled | None) -> None:
+            change(alias, key, scheduled)
+            if not second:
+                second.append(elsewhere(lambda: set_deadlines("b", "a")))
+                until(waits_for_a_lock)
+
+        def set_deadlines(*names: str) -> None:
+            with transaction.atomic():
+                rows.change("default", {key(name): scheduled(name, Due(FUTURE)) for name in names})
+
+        monkeypatch.setattr(rows, "_change", slowly)
+        set_deadlines("a", "b")
+        assert second[0].exception() is None
+    assert {row.command_id for row in ScheduledCommand.objects.all()} == {"a", "b"}
+
+
 def test_a_transaction_that_stays_open_holds_up_no_other_command(harness: Harness) -> None:
     """Somebody has cancelled a command that is due, and does not commit."""
     for id in ("kept", "due"):
@@ -381,7 +407,9 @@ def test_a_transaction_that_stays_open_holds_up_no_other_command(harness: Harnes
     with another_thread() as elsewhere:
         with transaction.atomic():
             assert cancel_command("kept")
-            assert elsewhere(lambda: relay(harness).run()).result(30) == 2
+            one = relay(harness)
+            assert elsewhere(one.run).result(30) == 2
+            assert one.pause == rows.LOOK_AGAIN, "it does not look all the time"
             assert {one.id for one in harness.sent()} == {"due", "sent"}
             transaction.set_rollback(True)
         assert elsewhere(lambda: relay(harness).run()).result(30) == 1

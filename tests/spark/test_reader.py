@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from enode_django.eventstore import feed
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.positions import Position
+from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError, StoreUnavailable
 from enode_django.spark import source
@@ -102,6 +102,22 @@ def test_a_read_shows_what_lies_between_two_positions(store: PostgresEventStore,
 
 
 @BOTH_ORDERS
+def test_position_within_a_transaction_stands_for_the_whole_transaction(store: PostgresEventStore, order: str) -> None:
+    records = history("a", 3)
+    store.append(records)
+    within = {0: store.feed(BEGINNING, limit=9).entries[1].position}
+    assert read(after=within, order=order) == records
+    assert read(horizon=within, order=order) == []
+
+
+@BOTH_ORDERS
+def test_horizon_can_be_read_at_the_moment_at_which_it_was_taken(store: PostgresEventStore, order: str) -> None:
+    records = history("a", 3)
+    store.append(records)
+    assert read(horizon=horizon_of(store), order=order) == records
+
+
+@BOTH_ORDERS
 def test_what_is_stored_after_planning_is_not_read(store: PostgresEventStore, order: str) -> None:
     store.append(history("a", 3))
     reader = EventsReader(Options(order=order))
@@ -146,6 +162,8 @@ TYPE, ID, CREATED = ("aggregate_root_type",), ("aggregate_root_id",), ("created_
         ([GreaterThanOrEqual(CREATED, MIDDLE)], lambda r: r.created_at >= MIDDLE),
         ([LessThan(CREATED, MIDDLE)], lambda r: r.created_at < MIDDLE),
         ([LessThanOrEqual(CREATED, MIDDLE), GreaterThan(CREATED, MADE)], lambda r: MADE < r.created_at <= MIDDLE),
+        ([GreaterThanOrEqual(CREATED, MIDDLE), GreaterThan(CREATED, MADE)], lambda r: r.created_at >= MIDDLE),
+        ([LessThan(CREATED, MADE + timedelta(minutes=8)), LessThan(CREATED, MIDDLE)], lambda r: r.created_at < MIDDLE),
     ],
 )
 def test_conditions_are_left_to_the_database(store: PostgresEventStore, filters: Sequence[Filter], chosen: Any) -> None:

@@ -107,6 +107,13 @@ def test_newer_snapshots_stay_and_foreign_ones_are_replaced(writer: StagedRows) 
     assert published() == {"newer": 9, "older": 5, "foreign": 5}
 
 
+def test_of_two_snapshots_of_an_aggregate_the_newer_one_is_published(writer: StagedRows) -> None:
+    portions = writer.write(iter([batch(row("a", 3), row("b", 5))]))
+    others = writer.write(iter([batch(row("a", 5), row("b", 3))]))
+    writer.publish([*portions, *others])
+    assert published() == {"a": 5, "b": 5}
+
+
 def test_failures_are_told_and_not_published(writer: StagedRows) -> None:
     late = writer.write(iter([batch(row("x", 0, payload=None, failure="of a lost attempt"))]))
     good = writer.write(iter([batch(row("a", 1), row("b", 0, payload=None, failure="poison"))]))

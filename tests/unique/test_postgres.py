@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from io import StringIO
 from threading import Barrier
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -16,10 +17,12 @@ from pytest_django import DjangoDbBlocker
 from enode_django import ValueTaken, execute_command
 from enode_django.bus.results import CommandStatus
 from enode_django.commanding.uniqueness import Uniqueness
+from enode_django.eventstore import postgres_unique_values
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.postgres_unique_values import PostgresUniqueValues
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.eventstore.unique_values import Change, Claim, Confirmed, Owner, UniqueKey
+from enode_django.eventstore.unique_values import UniqueValue as UniqueValueRow
 from enode_django.exceptions import ConfigurationError, StoreUnavailable
 from enode_django.models import OperatorAction, UniqueValue
 from enode_django.processors.housekeeping import store_duties
@@ -61,6 +64,25 @@ def test_two_workers_that_race_for_each_of_many_values_have_one_winner_each() ->
     assert one & other == set()
     assert one | other == set(range(ROUNDS))
     assert UniqueValue.objects.filter(claims={}, releases=[]).count() == ROUNDS
+
+
+def test_value_that_is_given_free_between_the_claim_and_the_look_at_its_owner_is_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the claim would count, and there would be no row of it."""
+    values, key, owner = PostgresUniqueValues(), UniqueKey("n", b"d"), Owner("b", 1, "c2", "t")
+    values.claim(Owner("a", 1, "c1", "t"), [key], [])
+    read = postgres_unique_values._read
+
+    def given_free(*arguments: Any) -> list[UniqueValueRow]:
+        for row in read(*arguments):
+            values.free(row)
+        return read(*arguments)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(postgres_unique_values, "_read", given_free)
+        assert values.claim(owner, [key], []) == []
+    assert [row.aggregate_root_id for row in values.rows()] == ["b"]
 
 
 def test_a_stalled_stream_whose_claim_was_taken_is_refused_by_the_index() -> None:

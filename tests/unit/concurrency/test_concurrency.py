@@ -5,11 +5,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
 from enode_django.concurrency import backoff
-from enode_django.concurrency.backoff import delays, once, until_it_works
+from enode_django.concurrency.backoff import delays, once, until_it_works, within
 from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.threads import THREAD_DIED, join_threads, start_thread
 from enode_django.exceptions import StoreUnavailable, UnknownTopic
@@ -153,6 +154,30 @@ def test_only_retriable_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch) 
     errors[:] = [StoreUnavailable("1")]
     with pytest.raises(StoreUnavailable):
         once(call)
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [(0.0, 1), (0.01, 2), (1.0, 6)])
+def test_error_is_raised_by_the_first_try_that_begins_after_the_time_for_trying(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, tries: int
+) -> None:
+    began, now = list[float](), 0.0
+
+    def sleep(pause: float) -> None:
+        nonlocal now
+        now += pause
+
+    def fail() -> None:
+        began.append(now)
+        if len(began) > 10:
+            raise AssertionError("it goes on for ever")
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(backoff, "pause", sleep)
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: now))
+    with pytest.raises(StoreUnavailable):
+        within(seconds)(fail)
+    assert len(began) == tries
+    assert began[-1] >= seconds
 
 
 def test_threads_that_do_not_stop_are_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -74,6 +74,17 @@ def test_what_only_comes_up_rarely_ends_too(turned: Turned, said: pytest.LogCapt
     assert len(said.messages) == 2
 
 
+def test_outage_is_the_same_for_whoever_tries_less_often_than_once_a_minute(
+    turned: Turned, said: pytest.LogCaptureFixture
+) -> None:
+    rare = turned.caller(is_rare=True)
+    for _ in range(2):
+        rare.failed(AWAY)
+        turned.now += 10 * EVERY
+    rare.worked()
+    assert said.messages[-1] == "a database answers again, after 2 failed tries of up to 1 callers in 1200.0 s"
+
+
 def test_what_comes_and_goes_is_logged_now_and_then(turned: Turned, said: pytest.LogCaptureFixture) -> None:
     caller = turned.caller()
     for _ in range(100):

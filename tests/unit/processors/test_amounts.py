@@ -20,7 +20,7 @@ from enode_django.processors.mail import LOOKUP_BYTES
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.wiring import make_pipeline
-from enode_django.serialization.codec import encode_command
+from enode_django.serialization.codec import encode_command, encode_stream
 from tests.acceptance.waiting import wait_until
 
 SOON = 60.0
@@ -137,6 +137,24 @@ def test_a_backlog_of_large_streams_is_looked_up_bit_by_bit(transport: MemoryTra
         wait_until(lambda: pipeline.mailboxes.rooms[0].taken == 0, "all is given back")
     assert max(store.found) <= LOOKUP_BYTES
     assert sum(store.found) >= COMMANDS * EVENT
+
+
+class Overtaken(MemoryEventStore):
+    """Another writer is faster with the first event of each aggregate."""
+
+    def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
+        events = encode_stream([Swollen(bytes=b"")])
+        first = [record for record in records if record.version == 1]
+        super().append([record._replace(command_id=f"rival {record.command_id}", events=events) for record in first])
+        return super().append(records, doubtful=doubtful)
+
+
+def test_events_that_are_decided_anew_do_not_count_towards_the_limit_any_more(transport: MemoryTransport) -> None:
+    send(transport, [Swell(f"b{number}", size=EVENT) for number in range(30)])
+    with running(transport, Overtaken()) as pipeline:
+        wait_until(lambda: len(versions(transport)) == 30, "all commands are published")
+        assert set(versions(transport)) == {2}
+        wait_until(lambda: not pipeline.mailboxes.rooms[0].taken, "all room is given back")
 
 
 def test_large_commands_count_for_several(transport: MemoryTransport) -> None:

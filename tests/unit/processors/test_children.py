@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import subprocess
 import sys
 import tempfile
@@ -8,7 +9,13 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 
 import pytest
 
-from enode_django.processes.children import LONGEST_DIRECTORY, PRELOADED, children_context
+from enode_django.processes.children import (
+    LONGEST_DIRECTORY,
+    PRELOADED,
+    STOP_SIGNALS,
+    children_context,
+    stop_signals_blocked,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -29,6 +36,13 @@ assert "enode_django.models" not in sys.modules
 def test_what_is_loaded_before_a_fork_exists_and_starts_nothing() -> None:
     assert all(map(importlib.util.find_spec, PRELOADED))
     subprocess.run([sys.executable, "-c", LOADS], check=True, env={})
+
+
+def test_signals_that_were_blocked_before_the_start_of_a_process_stay_blocked() -> None:
+    with stop_signals_blocked():
+        with stop_signals_blocked():
+            pass
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= STOP_SIGNALS
 
 
 @pytest.mark.parametrize(

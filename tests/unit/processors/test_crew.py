@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
-from enode_django.concurrency.in_flight import position_of
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, position_of
+from enode_django.conf import make_conf
 from enode_django.conf.groups import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.processes.children import ContextChildren, Job, Started
 from enode_django.processors.control import Beat, Role, send
-from enode_django.processors.worker_group import FAILING_AFTER, RESTART_DELAYS, Plan, Worker, WorkerGroup
+from enode_django.processors.worker_group import (
+    FAILING_AFTER,
+    HEALTHY_AFTER,
+    RESTART_DELAYS,
+    STARTS_WITHIN,
+    Plan,
+    Worker,
+    WorkerGroup,
+)
 from tests.acceptance.waiting import wait_until
 
 
@@ -77,6 +86,46 @@ def test_a_command_counts_as_cause_of_an_end_unless_a_thread_died_that_handled_n
     crew._workers[0] = worker
     crew.look()
     assert transport.deaths == [deaths]
+
+
+def test_worker_that_ends_by_itself_is_buried_though_nothing_is_to_blame(caplog: pytest.LogCaptureFixture) -> None:
+    """Others get its queues at once, and do not wait for its leases."""
+    transport = Buries()
+    crew = crew_of(ending_worker(), transport)
+    crew._workers[0].notes = [NOTHING_IN_FLIGHT]
+    crew.look()
+    assert transport.deaths == [[]]
+    assert "worker w ended" in caplog.text
+
+
+@pytest.mark.parametrize(("status", "is_clean", "deaths"), [(0, True, []), (1, False, [[]]), (-9, False, [[]])])
+def test_worker_that_was_killed_at_the_shutdown_is_buried_and_its_command_is_not_to_blame(
+    status: int, is_clean: bool, deaths: list[object]
+) -> None:
+    transport = Buries()
+    worker: Any = ending_worker()
+    worker.process.exitcode, worker.notes = status, [position_of(3, 41)]
+    crew = crew_of(worker, transport)
+    assert crew.reap() is is_clean
+    assert (crew.workers, transport.deaths) == ([], deaths)
+
+
+@pytest.mark.parametrize(("lived", "waits"), [(HEALTHY_AFTER + 0.1, False), (HEALTHY_AFTER, True)])
+def test_only_worker_that_has_lived_for_a_while_is_started_again_at_once(lived: float, waits: bool) -> None:
+    crew = crew_of(ending_worker(), Buries())
+    crew._workers[0].started = -lived
+    crew._restarts[0] = (0.0, len(RESTART_DELAYS))
+    crew.look()
+    assert (crew.next_start > 0.0) is waits
+
+
+def crew_of(worker: Worker, transport: MemoryTransport) -> WorkerGroup:
+    plan = Plan(Role.COMMAND, 1, "commands", 1, ["g"])
+    crew = WorkerGroup(
+        Conf(), plan, transport, children=ContextChildren(), supervisor="s", verbosity=0, clock=lambda: 0.0
+    )
+    crew._workers[0] = worker
+    return crew
 
 
 class FailingChildren:
@@ -161,6 +210,29 @@ class LivesUntilKilled:
 
     def join(self) -> None:
         pass
+
+
+@pytest.mark.parametrize(("beats", "patience"), [(True, 6.0), (False, STARTS_WITHIN)])
+def test_silent_worker_is_killed_when_it_had_the_time_to_start_or_to_end_its_work(beats: bool, patience: float) -> None:
+    now = [0.0]
+    conf = make_conf({"WORKERS": {"GRACE": 1.0}, "COMMANDS": {"TIME_LIMIT": 5.0}})
+    plan = Plan(Role.COMMAND, 1, "commands", 1, ["g"])
+    crew = WorkerGroup(
+        conf, plan, Buries(), children=FailingChildren(), supervisor="s", verbosity=0, clock=lambda: now[0]
+    )
+    crew.start_missing()
+    (worker,) = crew.workers
+    process: Any = LivesUntilKilled()
+    worker.process, worker.notes = process, [NOTHING_IN_FLIGHT]
+    worker.connection, theirs = multiprocessing.Pipe()
+    if beats:
+        send(theirs, Beat({}))
+    while now[0] <= patience:
+        crew.look()
+        assert process.exitcode is None
+        now[0] += 0.5
+    crew.look()
+    assert process.exitcode == -9
 
 
 def test_no_time_counts_in_which_the_supervisor_did_not_look() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ from enode_django.conf.groups import Conf
 from enode_django.processes import template
 from enode_django.processes.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
 from enode_django.processes.template import ForkedChild, TemplateChildren, make_children, why_not
+from tests.acceptance.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -35,13 +37,14 @@ class NoOthers:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.is_closed = False
 
     def start(self, job: Job) -> Started:
         self.asked.append(job.name)
         raise InterruptedError
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
 def echo(connection: Connection, notes: Any, prefix: str) -> None:
@@ -54,10 +57,12 @@ def echo(connection: Connection, notes: Any, prefix: str) -> None:
 
 
 def sees(connection: Connection, notes: Any) -> None:
-    """Send the facts that a child finds: open connections, systemd's variables, threads."""
+    """Send the facts that a child finds: open connections, systemd's variables, threads, garbage collection."""
     pipes = template._connections()
     connection.send_bytes(
-        json.dumps(["NOTIFY_SOCKET" in os.environ, len(pipes), threading.active_count(), os.getpid()]).encode()
+        json.dumps(
+            ["NOTIFY_SOCKET" in os.environ, len(pipes), threading.active_count(), gc.isenabled(), os.getpid()]
+        ).encode()
     )
     connection.recv_bytes()
 
@@ -157,7 +162,8 @@ def test_children_share_no_connection_and_speak_for_nobody(monkeypatch: pytest.M
             one.connection.send_bytes(b"")
 
     assert [told for told, *_ in seen] == [False] * 3
-    assert all(threads == 1 for _, _, threads, _ in seen)
+    assert all(threads == 1 for _, _, threads, *_ in seen)
+    assert all(collects for *_, collects, _ in seen), "the template does not"
     assert [pid for *_, pid in seen] == [one.process.pid for one in started]
     counts = [count for _, count, *_ in seen]
     assert len(set(counts)) == 1, f"a later child holds what an earlier one has: {counts}"
@@ -241,14 +247,27 @@ def test_a_child_that_cannot_be_watched_is_ended() -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
+def test_template_holds_nothing_of_children_that_have_ended(children: TemplateChildren) -> None:
+    """Workers that die again and again must not use up its descriptors."""
+    held = f"/proc/{children._template.pid}/fd"
+    before = len(os.listdir(held))
+    for _ in range(2):
+        process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
+        connection.send_bytes(b"")
+        process.join(SOON)
+        wait_until(lambda: len(os.listdir(held)) == before, "its descriptors are closed")
+
+
 def test_closing_ends_those_that_live() -> None:
-    children = TemplateChildren(NoOthers())
+    others = NoOthers()
+    children = TemplateChildren(others)
     process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
     connection.send_bytes(b"x")
     connection.recv_bytes()
     children.close()
     assert process.exitcode == -signal.SIGTERM
     assert children._template.exitcode == 0
+    assert others.is_closed, "so do those that were started without the template"
     children.close()
 
 
