@@ -306,7 +306,7 @@ def test_nobody_takes_over_while_the_lease_is_held_fast() -> None:
 
 
 def test_a_lease_that_is_renewed_while_somebody_takes_it_over_is_kept() -> None:
-    lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
+    lease = leases.take(KIND, NAME, task_id="", seconds=LONG.total_seconds())
     let_run_out(lease.job_id)
     outcomes: list[object] = []
 
