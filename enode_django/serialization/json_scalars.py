@@ -119,7 +119,9 @@ def _decimal(value: Any) -> Decimal:
         number = Decimal(text)
     except InvalidOperation:
         raise wanted_error("a decimal number", value) from None
-    if number.is_finite() and (len(text) > LARGEST_EXPONENT or abs(number.adjusted()) > LARGEST_EXPONENT):
+    if number.is_infinite():  # forms and serializers of Django and its REST framework take none either
+        raise ValueError(f"{shown(value)} is infinite; send a finite number")
+    if len(text) > LARGEST_EXPONENT or abs(number.adjusted()) > LARGEST_EXPONENT:
         raise ValueError(f"{shown(value)} has too many digits; send at most {LARGEST_EXPONENT}")
     return number
 
