@@ -30,6 +30,9 @@ class ParkedRetries:
         self._clock = clock
         self.next_step = clock()
         """The time of the clock at which `tick` has something to do next."""
+        self.since: float | None = None
+        """The time of the clock after which an aggregate that fails again is left for later; None: it is tried as often
+        as it is due."""
 
     def tick(self) -> None:
         """Try one aggregate again, if one is due. Blocks on the databases."""
@@ -38,7 +41,8 @@ class ParkedRetries:
             return
         runner = self._subscription.runner
         fingerprint = code_fingerprint(runner.subscriber)
-        id = parking.claim_due(runner.alias, runner.key, fingerprint)
+        rested = 0.0 if self.since is None else began - self.since
+        id = parking.claim_due(runner.alias, runner.key, fingerprint, rested=rested)
         if id is None:
             self.next_step = began + LOOK_AGAIN
             return

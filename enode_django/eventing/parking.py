@@ -52,7 +52,8 @@ _CLAIM = f"""
                ELSE least(interval '1 day', greatest(interval '1 minute', statement_timestamp() - first_failed_at)) END
     WHERE id = (
         SELECT id FROM {_TABLE}
-        WHERE subscriber = %s AND attempts > 0 AND (
+        WHERE subscriber = %s AND attempts > 0
+            AND last_failed_at <= statement_timestamp() - make_interval(secs => %s) AND (
             next_try_at <= statement_timestamp()
             OR fingerprint <> %s AND split_part(fingerprint, ':', 1) = split_part(%s, ':', 1)
         )
@@ -132,10 +133,10 @@ def _insert_waiting(alias: str, subscriber: str, refusals: Iterable[StreamRecord
         execute(alias, _WAIT, parameters)
 
 
-def claim_due(alias: str, subscriber: str, fingerprint: str) -> str | None:
-    """Return the id of an aggregate that is due, or that code with this fingerprint has not tried yet; None if there is
-    none. No other caller gets it for a minute or longer."""
-    claimed = execute(alias, _CLAIM, (fingerprint, subscriber, fingerprint, fingerprint)).fetchone()
+def claim_due(alias: str, subscriber: str, fingerprint: str, *, rested: float = 0.0) -> str | None:
+    """Return the id of an aggregate that is due, or that code with this fingerprint has not tried yet, and that has not
+    failed in the last ``rested`` seconds; None if there is none. No other caller gets it for a minute or longer."""
+    claimed = execute(alias, _CLAIM, (fingerprint, subscriber, rested, fingerprint, fingerprint)).fetchone()
     return None if claimed is None else claimed[0]
 
 

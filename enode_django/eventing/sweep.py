@@ -290,6 +290,11 @@ class SweepingSubscription(EventSubscription):
             self.runner.persisted(self._lookout.look)
         super().retry_due()
 
+    def begin_round(self) -> None:
+        """Let `tick` retry each parked aggregate once until the next call. Otherwise one whose handler asks for a short
+        pause might be due again whenever the others have been tried, and the round would not end."""
+        self._parked.since = self._clock()
+
     def tick(self, owned: Collection[int]) -> None:
         """Retry what is parked, sweep, and resend, if due. ``owned`` are the queues of this worker."""
         if FIRST_QUEUE not in owned:

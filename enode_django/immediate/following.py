@@ -252,7 +252,9 @@ def after_commit(call: Callable[[], None], alias: str) -> None:
 
 
 def _tick(subscription: SweepingSubscription, until: float) -> None:
-    """Compare the store with the checkpoints, and retry parked aggregates that are due, until the time is over."""
+    """Compare the store with the checkpoints, and retry parked aggregates that are due, each once, until the time is
+    over."""
+    subscription.begin_round()
     while True:
         subscription.tick(_ALL)
         due, now = subscription.next_retry, time.monotonic()

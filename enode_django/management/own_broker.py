@@ -10,6 +10,9 @@ from enode_django.equeue.transport import Transport
 from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.processors.broker_options import broker_options
 
+LOCALHOST = {"localhost", "127.0.0.1", "::1"}
+"""Names of one host. Any other address of the loopback is one of its own: clients of 127.0.0.2 miss 127.0.0.1."""
+
 
 def answers(transport: Transport) -> bool:
     """Return True if the queue answers. Blocks."""
@@ -40,12 +43,16 @@ def check_would_be_found(current: Conf, transport: Transport) -> None:
 
 def _difference(listen: str, location: str) -> str:
     """Return what keeps clients of ``location`` from finding a broker that listens at ``listen``: the port, the host or
-    nothing. Under another name of the host they miss only a broker that listens on loopback.
+    nothing. Under another name of the host they miss only a broker that listens on the loopback.
 
     >>> _difference("tcp://127.0.0.1:7625", "tcp://127.0.0.1:7711")
     'port'
     >>> _difference("tcp://127.0.0.2:7625", "tcp://queue.example:7625")
     'host'
+    >>> _difference("tcp://127.0.0.1:7625", "tcp://127.0.0.2:7625")
+    'host'
+    >>> _difference("tcp://localhost:7625", "tcp://[::1]:7625"), _difference("tcp://127.0.0.2:1", "tcp://127.0.0.2:1")
+    ('', '')
     >>> _difference("tcp://0.0.0.0:7625", "tcp://queue.example:7625")
     ''
     >>> _difference("tcp://10.0.0.5:7625", "tcp://queue.example:7625")
@@ -54,4 +61,5 @@ def _difference(listen: str, location: str) -> str:
     (host, port), (wanted_host, wanted_port) = parse_location(listen), parse_location(location)
     if port != wanted_port:
         return "port"
-    return "host" if is_loopback(host) and not is_loopback(wanted_host) else ""
+    is_same = host == wanted_host or {host, wanted_host} <= LOCALHOST
+    return "host" if is_loopback(host) and not is_same else ""

@@ -28,7 +28,7 @@ from enode_django import (
     send_commands,
 )
 from enode_django.commanding.decisions import Envelope
-from enode_django.eventing import checkpoints, parking
+from enode_django.eventing import checkpoints, parking, retry_decisions
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import CommandTimeout, StoreUnavailable
@@ -376,10 +376,12 @@ def test_catching_up_in_a_transaction_that_is_rolled_back_leaves_nothing_out(new
     assert totals() == {"a": 1}
 
 
+@pytest.mark.parametrize("pause", [retry_decisions.SHORTEST_PAUSE, 0.0], ids=["short", "shorter than a try"])
 def test_catching_up_ends_while_a_handler_asks_to_be_called_again_at_once(
-    new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+    new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
     calls: list[str] = []
+    monkeypatch.setattr(retry_decisions, "SHORTEST_PAUSE", pause)
 
     def wait(name: str, id: str) -> None:
         calls.append(id)
