@@ -15,7 +15,7 @@ from enode_django.admin.databases import DatabaseFilter
 from enode_django.admin.linking import WithLinks
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.settling import Settling, confirmed
-from enode_django.admin.showing import VIEW_PAYLOAD, IndexedTexts, ModelAdmin, WithError, WithSubscriber
+from enode_django.admin.showing import VIEW_PAYLOAD, IndexedTexts, ModelAdmin, NamedValues, WithError, WithSubscriber
 from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.models.outbox import headed
 
@@ -121,13 +121,13 @@ class OutboxCommandAdmin(WaitingCommands, WithError, ModelAdmin):
         return f"The {row} is deleted, and never handled."
 
 
-class SubscriberFilter(IndexedTexts):
+class SubscriberFilter(NamedValues, IndexedTexts):
     """Commands without a subscriber are in the index of their ids."""
 
     index_of_others = "command_id"
 
 
-class DueFirst(admin.AllValuesFieldListFilter):
+class DueFirst(NamedValues):
     """Offer the values of the `DUE_FIRST` rows that are due first, for a field that begins no index."""
 
     lookup_choices: Any

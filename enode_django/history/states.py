@@ -71,8 +71,8 @@ def loaded(
 
 
 def difference(one: State, other: State) -> Sequence[Change]:
-    """Return the changes that turn the first state into the second. They may be of different aggregates. The order of
-    a set's items is no change, unless the class has a ``snapshot()`` of its own.
+    """Return the changes that turn the first state into the second. They may be of different aggregates. The same items
+    of a set in another order are no change, unless the class has a ``snapshot()`` of its own.
 
     For example::
 

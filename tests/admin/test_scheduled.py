@@ -104,6 +104,7 @@ def test_the_filters_read_an_index_for_each_subscriber_and_the_names_that_are_du
     offered = set(re.findall(r'"\?((?:subscriber|name)=[^"]*)"', page))
     subscribers = {"subscriber=", "subscriber=bank.cards", "subscriber=bank.transfers"}
     assert offered == {*subscribers, "name=", "name=confirmed", "name=expired"}
+    assert re.findall(r'"\?(?:subscriber|name)=">([^<]*)</a>', page) == ["none", "none"]
     column = '"enode_django_scheduledcommand"."{}"'.format
     queries = [one["sql"] for one in asked]
     filters = [one for one in queries if re.match(f"SELECT (DISTINCT )?{column('(subscriber|name)')}.* FROM", one)]

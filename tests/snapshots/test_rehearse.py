@@ -167,6 +167,7 @@ def test_a_type_of_which_none_is_found_is_told(store: PostgresEventStore) -> Non
     nothing, told = rehearse("--sample", "5", "--type", "snapshots.Hooked")[1]
     assert nothing.startswith("0 aggregates replayed, 0 failed;")
     assert told == "no aggregate of snapshots.Hooked is near any of 5 random events; raise --sample"
+    assert rehearse("--sample", "5", "--type", "snapshots.Shelf", "--type", "snapshots.Hooked")[1][1:] == [told]
 
 
 @pytest.mark.usefixtures("snapshots", "doubling")

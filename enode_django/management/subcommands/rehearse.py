@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -42,25 +43,28 @@ class Command(PrintableCommand):
         parser.add_argument("--accept-differences", action="store_true", help="only fail for what cannot be replayed")
 
     def handle(self, *, sample: int, type: Sequence[str] | None, accept_differences: bool, **options: Any) -> None:
-        names = [name for one in type or () for name in _names(one)]
+        names = {one: _names(one) for one in type or ()}
         with errors_shown():
             store = make_store()
-            counted = self._show(rehearse(store, make_snapshots(store), sample, names))
+            found = rehearse(store, make_snapshots(store), sample, [*chain.from_iterable(names.values())])
+            counted, kinds = self._show(found)
         self.stdout.write(
             f"{counted['replayed']} aggregates replayed, {counted['failed']} failed; "
             f"{counted['compared']} snapshots compared, {counted['differ']} differ"
         )
-        if type and not counted["replayed"] + counted["failed"]:
+        if missing := [one for one, known in names.items() if kinds.isdisjoint(known)]:
             self.stdout.write(
-                f"no aggregate of {' or '.join(type)} is near any of {sample} random events; raise --sample",
+                f"no aggregate of {' or '.join(missing)} is near any of {sample} random events; raise --sample",
                 self.style.WARNING,
             )
         if counted["failed"] or (counted["differ"] and not accept_differences):
             raise SystemExit(1)
 
-    def _show(self, rehearsed: Iterable[Rehearsed]) -> Counter[str]:
-        counted: Counter[str] = Counter()
+    def _show(self, rehearsed: Iterable[Rehearsed]) -> tuple[Counter[str], set[str]]:
+        """Return the numbers of the aggregates, and their types."""
+        counted, kinds = Counter[str](), set[str]()
         for one in rehearsed:
+            kinds.add(one.aggregate_root_type)
             counted["failed" if one.problem else "replayed"] += 1
             counted["compared"] += one.version is not None
             counted["differ"] += bool(one.changes)
@@ -75,7 +79,7 @@ class Command(PrintableCommand):
         for kind in ("failed", "differ"):
             if (more := counted[kind] - EXAMPLES) > 0:
                 self.stdout.write(f"{more} more {kind}")
-        return counted
+        return counted, kinds
 
 
 def _names(type_name: str) -> Sequence[str]:
