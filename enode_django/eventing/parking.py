@@ -53,7 +53,7 @@ _CLAIM = f"""
     WHERE id = (
         SELECT id FROM {_TABLE}
         WHERE subscriber = %s AND attempts > 0
-            AND last_failed_at <= statement_timestamp() - make_interval(secs => %s) AND (
+            AND (%s = 0 OR last_failed_at <= statement_timestamp() - make_interval(secs => %s)) AND (
             next_try_at <= statement_timestamp()
             OR fingerprint <> %s AND split_part(fingerprint, ':', 1) = split_part(%s, ':', 1)
         )
@@ -136,7 +136,7 @@ def _insert_waiting(alias: str, subscriber: str, refusals: Iterable[StreamRecord
 def claim_due(alias: str, subscriber: str, fingerprint: str, *, rested: float = 0.0) -> str | None:
     """Return the id of an aggregate that is due, or that code with this fingerprint has not tried yet, and that has not
     failed in the last ``rested`` seconds; None if there is none. No other caller gets it for a minute or longer."""
-    claimed = execute(alias, _CLAIM, (fingerprint, subscriber, rested, fingerprint, fingerprint)).fetchone()
+    claimed = execute(alias, _CLAIM, (fingerprint, subscriber, rested, rested, fingerprint, fingerprint)).fetchone()
     return None if claimed is None else claimed[0]
 
 
