@@ -58,8 +58,7 @@ class _Waiting(NamedTuple):
 
     def has_answer(self, wait: float = 0) -> bool:
         """Return True if an answer can be read. Raises redis-py's errors."""
-        self._check()
-        return bool(self.connection.can_read(wait))
+        return bool(self._ask(partial(self.connection.can_read, wait)))
 
     def has_answer_or_error(self) -> bool:
         try:
@@ -68,8 +67,15 @@ class _Waiting(NamedTuple):
             return True
 
     def answer(self) -> Any:
+        return self._ask(partial(self.connection.read_response, disable_decoding=True))
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
         self._check()
-        return self.connection.read_response(disable_decoding=True)
+        try:
+            return question()
+        except (AttributeError, TypeError, ValueError):  # redis-py's, if another thread closes the connection meanwhile
+            self._check()
+            raise
 
     def _check(self) -> None:
         if _socket_of(self.connection) is not self.socket:  # redis-py would reconnect, and wait for nothing
