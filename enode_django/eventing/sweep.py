@@ -291,9 +291,12 @@ class SweepingSubscription(EventSubscription):
         super().retry_due()
 
     def begin_round(self) -> None:
-        """Let `tick` retry each parked aggregate once until the next call. Otherwise one whose handler asks for a short
-        pause might be due again whenever the others have been tried, and the round would not end."""
-        self._parked.since = self._clock()
+        """Let `tick` sweep and look for parked aggregates now, and retry each of these once until the next call.
+        Otherwise one whose handler asks for a short pause might be due again whenever the others have been tried, and
+        the round would not end."""
+        self._parked.since = self._parked.next_step = self._clock()
+        for sweeper in self._sweepers:
+            sweeper.next_step = self._clock()
 
     def tick(self, owned: Collection[int]) -> None:
         """Retry what is parked, sweep, and resend, if due. ``owned`` are the queues of this worker."""

@@ -145,7 +145,8 @@ class ImmediateCommandBus:
         scheduling.change(alias, changes)
 
     def relay(self, alias: str, seconds: float = inf) -> None:
-        """Handle the commands that wait in the outbox of a database, for about that many seconds at most. Each is
+        """Handle the commands that wait in the outbox of a database, for about that many seconds at most. With such a
+        limit they are left to another caller who is at work on them, since one of them may take longer. Each is
         handled in one transaction with the deletion of its row; inside a command handler, after that. They wait for the
         end of a transaction that is open in another database of the store: a rollback would undo them alone. Commands
         that relayed commands write are left to the call that relays: a chain of them must not fill the stack."""
@@ -168,7 +169,7 @@ class ImmediateCommandBus:
     def _relay(self, alias: str, seconds: float) -> None:
         self._turn.relaying.add(alias)
         try:
-            Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True).run(seconds)
+            Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=seconds == inf).run(seconds)
         finally:
             self._turn.relaying.remove(alias)
 

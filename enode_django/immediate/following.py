@@ -16,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from django.db import connections, transaction
+from django.db.models.signals import post_migrate
 
 from enode_django.conf import conf
 from enode_django.databases import execute, separate_connection
@@ -67,12 +68,22 @@ class DatabaseSubscribers:
         self._refused: set[Subscriber] = set()
         self._due = 0.0
         self._keeping_up = threading.Lock()
+        post_migrate.connect(self._begin_anew)
 
     def begin(self) -> None:
         """Begin new subscribers. One that may be a renamed subscriber does not begin until that is settled."""
         for subscriber in self._declared():
             if subscriber not in self._begun and self._run(subscriber.name, partial(self._begin, subscriber)):
-                after_commit(partial(self._begun.add, subscriber), subscriber.database)
+                after_commit(partial(self._note_begun, subscriber), subscriber.database)
+
+    def _note_begun(self, subscriber: Subscriber) -> None:
+        """Begin the subscriber no more, unless the hooks of a test case run inside its transaction."""
+        if not connections[subscriber.database].in_atomic_block:
+            self._begun.add(subscriber)
+
+    def _begin_anew(self, **options: object) -> None:
+        """Begin all subscribers again after a migration, or the flush of a test, which deletes their subscriptions."""
+        self._begun.clear()
 
     def follow(self, record: StreamRecord) -> None:
         alias = self._open_transaction(record)
@@ -81,7 +92,7 @@ class DatabaseSubscribers:
             if not _concerns(subscriber, record):
                 continue
             call = partial(self._follow, subscriber, record, generation)
-            if alias is None or has_tables(subscriber):  # a rollback undoes rows; others wait for the commit
+            if alias is None or _is_undone(subscriber, alias):
                 call()
             else:
                 after_commit(partial(self._bus.run_following, call), alias)
@@ -89,10 +100,10 @@ class DatabaseSubscribers:
     def keep_up(self) -> None:
         if time.monotonic() < self._due:
             return
-        if (alias := self._open()) is not None:
-            transaction.on_commit(self._keep_up, using=alias)
-        else:
+        if (alias := self._open()) is None:
             self._keep_up()
+        elif not any(hook == self._keep_up for _, hook, *_ in connections[alias].run_on_commit):
+            transaction.on_commit(self._keep_up, using=alias)  # once, however many commands the transaction has
 
     def _keep_up(self) -> None:
         if self._open() is not None:
@@ -109,16 +120,22 @@ class DatabaseSubscribers:
             self._mine.subscriptions.clear()  # their progress may be rolled back
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
-        parked, missing = [], []
-        is_open = self._open_transaction(record) is not None
+        parked: list[str] = []
+        missing: list[str] = []
+        alias = self._open_transaction(record)
         for subscriber in self._declared():
-            if key_of(subscriber) in keys and (has_tables(subscriber) or not is_open):
-                id, runner = record.aggregate_root_id, self._subscription(subscriber).runner
-                if parking.parked_among(runner.alias, runner.key, [id]):
-                    parked.append(subscriber.name)
-                elif runner.processor.positions([id]).get(id, 0) < (record.version or 0):
+            if key_of(subscriber) in keys and (alias is None or _is_undone(subscriber, alias)):
+                look = partial(self._look, subscriber, record, parked, missing)
+                if not self._run(subscriber.name, look):
                     missing.append(subscriber.name)
         return parked, missing
+
+    def _look(self, subscriber: Subscriber, record: StreamRecord, parked: list[str], missing: list[str]) -> None:
+        id, runner = record.aggregate_root_id, self._subscription(subscriber).runner
+        if parking.parked_among(runner.alias, runner.key, [id]):
+            parked.append(subscriber.name)
+        elif runner.processor.positions([id]).get(id, 0) < (record.version or 0):
+            missing.append(subscriber.name)
 
     # -- the subscribers ------------------------------------------------------------------------------------------
 
@@ -157,6 +174,7 @@ class DatabaseSubscribers:
             transport=self._nothing,
             topic=current.SUBSCRIBERS.TOPIC,
             interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
+            hand_over=self._mine.check_time,
         )
 
     def _new_processor(self, subscriber: Subscriber) -> EventProcessor:
@@ -168,7 +186,7 @@ class DatabaseSubscribers:
     # -- the work -------------------------------------------------------------------------------------------------
 
     def _follow(self, subscriber: Subscriber, record: StreamRecord, generation: int) -> None:
-        self._run(subscriber.name, partial(self._subscription(subscriber).follow, [record], generation))
+        self._run(subscriber.name, lambda: self._subscription(subscriber).follow([record], generation))
 
     @staticmethod
     def _run(name: str, call: Callable[[], None]) -> bool:
@@ -190,10 +208,18 @@ class DatabaseSubscribers:
         for alias in outbox_databases():
             self._run(f"the outbox of {alias}", partial(self._bus.relay_left, alias, seconds))
         for subscriber in self._subscribers():
-            subscription = self._subscription(subscriber)
-            self._run(subscriber.name, partial(_tick, subscription, began + seconds))
+            self._run(subscriber.name, partial(self._do_due, subscriber, began + seconds))
         is_over = time.monotonic() > began + seconds
         self._due = began if is_over else began + conf().SUBSCRIBERS.SWEEP_INTERVAL
+
+    def _do_due(self, subscriber: Subscriber, until: float) -> None:
+        self._mine.begin_until(until)
+        try:
+            _tick(self._subscription(subscriber), until)
+        except _TimeIsOver:
+            pass
+        finally:
+            self._mine.begin_until(inf)
 
     # -- the databases --------------------------------------------------------------------------------------------
 
@@ -228,11 +254,25 @@ def _alone(alias: str, names: Sequence[str]) -> Iterator[None]:
         yield
 
 
+class _TimeIsOver(Exception):
+    """Raised between two portions of due work, to leave the rest to a later command."""
+
+
 class _Mine(threading.local):
-    """The subscriptions of one thread."""
+    """The subscriptions of one thread, and its time for due work."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[Subscriber, SweepingSubscription] = {}
+        self._until, self._has_begun = inf, False
+
+    def begin_until(self, until: float) -> None:
+        self._until, self._has_begun = until, False
+
+    def check_time(self) -> None:
+        """Raise `_TimeIsOver` if it is, but not before the first portion: each round must get on."""
+        if self._has_begun and time.monotonic() > self._until:
+            raise _TimeIsOver
+        self._has_begun = True
 
 
 def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:
@@ -241,6 +281,11 @@ def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:
     if not isinstance(subscriber, EventHandlerGroup):
         return True
     return follows_events(subscriber, record) or follows_refusal(subscriber, record)
+
+
+def _is_undone(subscriber: Subscriber, alias: str) -> bool:
+    """Return True if a rollback in the database undoes all that the subscriber does: its rows are there."""
+    return has_tables(subscriber) and subscriber.database == alias
 
 
 def after_commit(call: Callable[[], None], alias: str) -> None:

@@ -90,11 +90,17 @@ class MemorySubscribers:
     def __init__(self, bus: ImmediateCommandBus) -> None:
         self._bus = bus
         self._lock = threading.RLock()
+        self._beginning = threading.Lock()
         self._subscriptions: dict[Subscriber, MemorySubscription] = {}
         self._failed: set[tuple[str, str]] = set()
 
     def begin(self) -> None:
         for subscriber in without_tables():
+            if subscriber not in self._subscriptions:
+                self._begin(subscriber)
+
+    def _begin(self, subscriber: Subscriber) -> None:
+        with self._beginning:  # a second subscription would take what has been stored meanwhile for handled
             if subscriber not in self._subscriptions:
                 self._subscriptions[subscriber] = MemorySubscription(subscriber, self._bus)
 
@@ -112,7 +118,8 @@ class MemorySubscribers:
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         id = record.aggregate_root_id
-        return [one.name for one in self._subscriptions if key_of(one) in keys and (one.name, id) in self._failed], []
+        begun = list(self._subscriptions)  # other threads may begin more
+        return [one.name for one in begun if key_of(one) in keys and (one.name, id) in self._failed], []
 
     def _follow(self, subscription: MemorySubscription, record: StreamRecord) -> None:
         name, id = subscription.subscriber.name, record.aggregate_root_id

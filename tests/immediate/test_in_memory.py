@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from enode_django import send_command
+from enode_django.eventing.registry import subscribers
+from enode_django.eventstore.base import Appended, Part, StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.positions import Position
 from enode_django.immediate import IN_MEMORY
+from enode_django.immediate.bus import ImmediateCommandBus
+from enode_django.immediate.memory import MemorySubscribers
+from enode_django.runtime import use_bus
 from tests import warm
 from tests.docs.test_code_blocks import screen
+from tests.immediate.domain import Behaviour, Fill, mails
 from tests.meta.tree import ROOT
 
 SCRIPT = """
@@ -107,3 +119,36 @@ def test_all_of_it_runs_in_memory_and_that_is_said_once(tmp_path: Path) -> None:
 def test_the_first_screen_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
     done = run(tmp_path, screen())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{IN_MEMORY}\n")
+
+
+class Slow(MemoryEventStore):
+    """The first one who asks what is stored hears of what another thread stores meanwhile, if that is possible. The
+    first one who stores something goes on when another one has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.stored, self.both = threading.Event(), threading.Event(), threading.Barrier(2)
+
+    def settled(self, after: Position, before: Position, *, limit: int) -> Part:
+        if not self.asked.is_set():
+            self.asked.set()
+            self.stored.wait(0.3)
+        return super().settled(after, before, limit=limit)
+
+    def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
+        appended = super().append(records, doubtful=doubtful)
+        self.stored.set()
+        self.both.wait(60)
+        return appended
+
+
+def test_event_handlers_miss_nothing_while_two_threads_send_the_first_commands(behaviour: Behaviour) -> None:
+    store = Slow()
+    bus = ImmediateCommandBus(store, MemorySubscribers)
+    with use_bus(bus), subscribers.only(mails()), ThreadPoolExecutor(2) as threads:
+        first = threads.submit(send_command, Fill("a"))
+        assert store.asked.wait(60)
+        second = threads.submit(send_command, Fill("b"))
+        first.result(60)
+        second.result(60)
+    assert sorted(behaviour.calls) == [("mails", "a", 1), ("mails", "b", 1)]

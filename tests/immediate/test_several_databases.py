@@ -1,0 +1,68 @@
+"""Projections in another database than the events: neither is part of the other's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.db.models import Model
+
+from enode_django import WaitFor, execute_command, send_command
+from enode_django.databases import separate_connection
+from enode_django.exceptions import CommandTimeout
+from enode_django.immediate import catch_up
+from tests.immediate.conftest import NewProcess
+from tests.immediate.domain import Fill, JarRow, JarRows
+
+
+class RowsElsewhere:
+    """A router that writes the rows of jars to another database."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+
+    def db_for_write(self, model: type[Model], **hints: object) -> str | None:
+        return self._alias if model is JarRow else None
+
+
+@pytest.fixture
+def elsewhere(new_process: NewProcess, settings: Any) -> Iterator[str]:
+    before = settings.DATABASE_ROUTERS
+    with separate_connection("default") as alias:
+        settings.DATABASE_ROUTERS = [RowsElsewhere(alias), *before]
+        new_process(JarRows)
+        yield alias
+        settings.DATABASE_ROUTERS = before
+
+
+def totals() -> dict[str, int]:
+    return dict(JarRow.objects.values_list("pk", "total"))
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_rows_that_a_rollback_does_not_undo_wait_for_the_commit() -> None:
+    with transaction.atomic():
+        send_command(Fill("a", amount=5))
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        execute_command(Fill("a", amount=7), wait_for=WaitFor.HANDLED)
+        assert totals() == {}
+    assert totals() == {"a": 7}
+
+
+def test_who_waits_for_rows_whose_database_is_away_learns_that_the_command_is_stored(
+    elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enode_django.immediate.patience.PATIENCE", 0.0)
+    send_command(Fill("a"))
+    connections[elsewhere].close()
+    with monkeypatch.context() as away:
+        away.setattr(connections[elsewhere], "settings_dict", {**connections[elsewhere].settings_dict, "PORT": "1"})
+        with pytest.raises(CommandTimeout, match=r"not handled by immediate\.rows") as caught:
+            execute_command(Fill("a"), wait_for=WaitFor.HANDLED)
+    assert caught.value.executed is not None
+    assert caught.value.executed.version == 2
+    catch_up()
+    assert totals() == {"a": 2}
