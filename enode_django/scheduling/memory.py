@@ -36,11 +36,14 @@ class MemorySchedule:
         return bool(found)
 
     def change(self, changes: Changes) -> None:
-        """Set and cancel deadlines."""
-        for key, scheduled in changes.items():
-            self._waiting.pop(key, None)
+        """Set and cancel deadlines, in the order of their keys, as the database does. One that is set again for a time
+        keeps its place among those that are due together; one after an event is due after those of earlier events."""
+        for key, scheduled in sorted(changes.items(), key=lambda item: item[0]):
+            before = self._waiting.pop(key, None)
             if scheduled is not None:
-                self._waiting[key] = (self._moment(scheduled.due), next(self._numbers), scheduled.command)
+                keeps_place = scheduled.due.at is not None
+                number = before[1] if before is not None and keeps_place else next(self._numbers)
+                self._waiting[key] = (self._moment(scheduled.due), number, scheduled.command)
 
     def _moment(self, due: Due) -> datetime:
         """Events have the time of the machine, which does not follow this clock: a delay after an event counts from

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.metadata import ambient_metadata
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.pending import handled_by
@@ -64,7 +65,8 @@ class ProcessScenario:
         after a redelivery. A process manager with a state handles it each time with the state from before, as after a
         crash before the commit.
 
-        Raises what the handler raises, and `AssertionError` if it does not yield the same commands both times.
+        Raises what the handler raises, `AssertionError` if it does not yield the same commands both times, and
+        `DefinitionError` for a refusal that is not stored.
         """
         record = self._stored(happened, of or self._id)
         done, again = self._handled(record), self._handled(record)
@@ -78,8 +80,12 @@ class ProcessScenario:
 
     def when_crashed(self, command: Command, error: BaseException) -> Self:
         """Deliver the crash of a command that the process manager has sent: it was ended by ``error``, which is not a
-        refusal. Raises `DefinitionError` if the process manager does not handle crashes of such a command, and as
-        `when` does."""
+        refusal. Raises `DefinitionError` if it is one, or if the process manager does not handle crashes of such a
+        command, and as `when` does."""
+        if isinstance(error, DomainException):
+            raise DefinitionError(
+                f"{error!r} refuses the command, which is no crash; deliver it by when(…, of=…) if it is durable"
+            )
         sender = crash_handler(self._manager)(command)
         if not sender:
             raise DefinitionError(
@@ -146,6 +152,11 @@ class ProcessScenario:
 
     def _stored(self, happened: DomainEvent | DomainException, id: str) -> StreamRecord:
         if isinstance(happened, DomainException):
+            if not happened.durable:
+                raise DefinitionError(
+                    f"{happened!r} is not stored (durable = False), so {self._manager.name} would never get it; let "
+                    "the aggregate raise a durable refusal, or apply an event"
+                )
             self._refused += 1
             record = refusal(id, happened, self._refused)
         elif isinstance(happened, DomainEvent):
@@ -158,13 +169,7 @@ class ProcessScenario:
 
     def _handled(self, record: StreamRecord) -> _Handled:
         if not has_state(self._manager):
-            found = handled_by(self._manager, record)
-            made = [
-                yielded_by(self._manager, message.id, handler, message)
-                for message, handlers in found
-                for handler in handlers
-            ]
-            return _Handled([_delivered(one) for some in made for one in some], {}, None)
+            return _Handled([_delivered(one) for one in self._yielded_without_state(record)], {}, None)
         steps = steps_of(self._manager, handled_by(self._manager, record))
         known = {step.key: self._processes.get(step.key, Process()) for step in steps}
         processes = Processes(self._manager, known, lambda keys: self._records, partial(handled_by, self._manager))
@@ -172,6 +177,15 @@ class ProcessScenario:
         return _Handled(
             [_delivered(one) for one in processes.yielded], processes.changed, steps[0].key if steps else None
         )
+
+    def _yielded_without_state(self, record: StreamRecord) -> Sequence[Yielded]:
+        """Call the handlers with the metadata around them that a worker gives them."""
+        yielded: list[Yielded] = []
+        for message, handlers in handled_by(self._manager, record):
+            with ambient_metadata(dataclasses.replace(message.metadata, causation_id=message.id)):
+                for handler in handlers:
+                    yielded += yielded_by(self._manager, message.id, handler, message)
+        return yielded
 
 
 class _Handled(NamedTuple):

@@ -13,6 +13,7 @@ from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.pending import HandledEvents
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.read_models.row_changes import changed_row
+from enode_django.eventing.read_models.row_columns import is_set_when_saved
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, running
@@ -59,6 +60,7 @@ class RowScenario(Generic[Row]):
         if self.row is None:
             raise AssertionError(f"expected a row with {values!r}, but there is none")
         check_values(self.row, values)
+        check_storable(self._projection, self.row)
         return self
 
     def then_no_row(self) -> Self:
@@ -99,6 +101,20 @@ def check_fields(projection: Subscriber, row: models.Model) -> None:
             raise AssertionError(
                 f"{type(projection).__qualname__} sets {name!r}, which is no field of {type(row).__qualname__} and is "
                 f"not stored; its fields are {fields}"
+            )
+
+
+def check_storable(projection: Subscriber, row: models.Model) -> None:
+    """Raise `AssertionError` if a field of the row is None and its column takes no NULL: a worker would park the
+    aggregate."""
+    connection: Any = connections[projection.database]
+    for field in row._meta.concrete_fields:
+        is_ours = not (field.null or field.primary_key or field.generated or is_set_when_saved(field))
+        is_none = is_ours and row.__dict__.get(field.attname, field) is None
+        if is_none and field.get_db_prep_save(None, connection=connection) is None:
+            raise AssertionError(
+                f"{type(projection).__qualname__} leaves {type(row).__qualname__}.{field.name} None, which the "
+                "database refuses; set it, or give the field a default, or null=True"
             )
 
 

@@ -17,7 +17,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams
-from enode_django.testing.row_scenario import Row, check_fields, check_values, normaliser
+from enode_django.testing.row_scenario import Row, check_fields, check_storable, check_values, normaliser
 
 
 class RowsScenario(Generic[Row]):
@@ -62,6 +62,7 @@ class RowsScenario(Generic[Row]):
         if row is None:
             raise AssertionError(f"expected a row {key!r} with {values!r}, but there are {list(self.rows)!r}")
         check_values(row, values, whose=f" of {key!r}")
+        check_storable(self._projection, row)
         return self
 
     def then_no_row(self, key: Any, /) -> Self:

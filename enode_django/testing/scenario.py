@@ -19,8 +19,10 @@ from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.unique_values import Owner
 from enode_django.exceptions import DefinitionError
 from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.unique_keys import keys_of, values_of
 from enode_django.serialization.codec import decode_command, restore_command
 from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import SentCommand
@@ -209,7 +211,11 @@ class Scenario:
         return self
 
     def _begin(self, aggregate: type[AggregateRoot], id: str) -> None:
-        self._store.append(_records(aggregate, id, self._history))
+        root = aggregate(id)
+        self._store.append(_records(root, self._history))
+        if self._history and aggregate._enode_unique:  # another aggregate of this test must not take its values
+            owner = Owner(id, root.version, f"given-{root.version}", "given")
+            self._store.unique_values.claim(owner, list(keys_of(aggregate, values_of(root))), [])
         self._history = ()
 
     def _outcome(self) -> CommandResult:
@@ -232,11 +238,10 @@ def _reason(outcome: CommandResult) -> str:
     return f"({outcome.error_type}: {outcome.error_message})" if outcome.error_type else ""
 
 
-def _records(aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEvent]) -> list[StreamRecord]:
+def _records(root: AggregateRoot, history: Sequence[DomainEvent]) -> list[StreamRecord]:
     """Return the history as stored streams. The events are applied first, to detect events without an applier."""
-    root = aggregate(id)
     records = []
-    for record, event in zip(streams(id, history, type_name=types.name_of(aggregate)), history, strict=True):
+    for record, event in zip(streams(root.id, history, type_name=types.name_of(type(root))), history, strict=True):
         root.apply(message_of(type(event), plain_of(event)))  # a copy: the test may use its event again
         accept_events(root)
         records.append(record)

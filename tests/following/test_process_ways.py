@@ -71,6 +71,12 @@ def test_a_scenario_delivers_the_crash_of_a_command() -> None:
         sale.when_crashed(Remind("clerk", why="late"), KeyError("paper"))
 
 
+def test_a_scenario_does_not_deliver_a_refusal_as_a_crash() -> None:
+    sale = given(Sales, "o1", Placed(price=9))
+    with pytest.raises(DefinitionError, match=r"BidRefused\(.*\) refuses the command, .* no crash.*when\(.*, of="):
+        sale.when_crashed(Ship("parcel-o1", paid=1), BidRefused("bid more", lot="lot"))
+
+
 def test_a_scenario_says_that_a_crash_has_no_key() -> None:
     sale = given(Sales, "o1", Placed(price=9)).when_crashed(Ship("parcel-", paid=1), KeyError("truck"))
     told = r"Remind.*, got \[\]; it concerns no process: nothing handles it, or its key is None"

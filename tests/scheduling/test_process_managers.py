@@ -31,7 +31,7 @@ from enode_django.outbox.relay import Relay
 from enode_django.outbox.rows import NewRow
 from enode_django.runtime import make_transport
 from enode_django.scheduling import rows
-from enode_django.scheduling.due import Due
+from enode_django.scheduling.due import DeadlineKey, Due, Scheduled
 from enode_django.scheduling.memory import MemorySchedule
 from enode_django.serialization.codec import decode_command, encode_refusal, encode_stream
 from enode_django.testing import given, inline
@@ -372,6 +372,18 @@ def test_command_that_is_late_does_not_turn_the_clock_back() -> None:
     late = schedule.next_due(now)
     assert late is not None
     assert (late.command_id, schedule.now) == ("late", now)
+
+
+@pytest.mark.django_db
+def test_deadlines_that_are_due_together_have_the_same_order_in_memory_and_in_the_database() -> None:
+    schedule = MemorySchedule()
+    due = Due(schedule.now + timedelta(days=1))
+    for names in (["sent"], ["paid", "asked"], ["sent"]):
+        changes = {DeadlineKey("s", "a", name): Scheduled(NewRow("a", name, b""), due) for name in names}
+        schedule.change(changes)
+        rows.change("default", changes)
+    stored = ScheduledCommand.objects.order_by("due_at", "id").values_list("command_id", flat=True)
+    assert [command.command_id for _, command in schedule] == [*stored] == ["sent", "asked", "paid"]
 
 
 @pytest.mark.django_db

@@ -13,12 +13,15 @@ from enode_django import (
     CommandStatus,
     DomainEvent,
     DomainException,
+    Metadata,
     ProcessManager,
     Retry,
     applies,
     command_handler,
+    current_metadata,
     execute_command,
     handles,
+    metadata,
     try_command,
 )
 from enode_django.eventing.process_managers import with_derived_ids
@@ -209,6 +212,50 @@ def test_the_commands_of_a_process_manager_have_the_ids_that_a_worker_gives_them
         (event,) = bus.events
     expected = with_derived_ids(Steady().opened(event), cause=event.id, subscriber="unit.steady")
     assert [command.id for command in given(Steady, "x").when(OPENED).commands] == [each.id for each in expected]
+
+
+class Asking(ProcessManager):
+    abstract = True
+    name = "unit.asking"
+
+    @handles(AccountOpened)
+    def opened(self, event: AccountOpened) -> Iterator[Command]:
+        known = current_metadata()
+        yield CloseAccount(f"{known.causation_id} {known.correlation_id == event.command_id}")
+
+
+def test_a_process_manager_finds_the_metadata_that_a_worker_gives_it() -> None:
+    with inline(MemoryEventStore(), followed_by=[Asking]) as bus:
+        execute_command(OpenAccount("x", owner="Ada"))
+    assert [result.aggregate_root_id for result in bus.results] == ["x", "x/1/0 True"]
+    given(Asking, "x").when(OPENED).then(CloseAccount("x/1/0 True"))
+
+
+class Busy(DomainException):
+    type_name = "unit.Busy"
+    durable = False
+
+
+def test_a_refusal_that_is_not_stored_reaches_no_process_manager() -> None:
+    with pytest.raises(DefinitionError, match=r"Busy\(.*\) is not stored .*, so unit.steady .* never get it"):
+        given(Steady, "x").when(Busy("later"))
+
+
+class Ask(Command):
+    type_name = "unit.Ask"
+
+
+def test_handlers_do_not_find_the_metadata_of_the_test_around_them() -> None:
+    found: list[Metadata] = []
+
+    @command_handler(Ask)
+    def ask(command: Ask, context: CommandContext) -> None:
+        found.extend([current_metadata(), context.metadata])
+
+    with inline(MemoryEventStore()), metadata(user_id="17"):
+        execute_command(Ask("x"))
+        assert current_metadata() == Metadata(user_id="17")
+    assert found == [Metadata(), Metadata(user_id="17")]
 
 
 class Refresh(Command):

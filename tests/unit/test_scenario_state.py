@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
+from decimal import Decimal
 from functools import cached_property
 from itertools import count as counter
 from math import inf
@@ -23,7 +24,7 @@ from enode_django import (
     handles,
 )
 from enode_django.testing import given
-from sample_project.bank.domain import AccountOpened, TransferConfirmed
+from sample_project.bank.domain import AccountOpened, Deposited, TransferConfirmed
 from sample_project.bank.models import AccountSummary, Payee
 
 ticks = counter()
@@ -328,8 +329,41 @@ class SummariesWithConstructor(ModelProjection[SummaryWithConstructor]):
 
     @handles
     def opened(self, row: SummaryWithConstructor, event: AccountOpened) -> None:
-        row.owner = event.owner
+        row.owner, row.opened_at = event.owner, event.timestamp
 
 
 def test_what_the_constructor_of_a_row_sets_is_left_alone() -> None:
     given(SummariesWithConstructor, "a").when(AccountOpened(owner="Ada")).then(owner="Ada")
+
+
+class UnfinishedSummaries(ModelProjection[AccountSummary]):
+    abstract = True
+    name = "unit.unfinished_summaries"
+
+    @handles
+    def opened(self, row: AccountSummary, event: AccountOpened) -> None:
+        row.owner = event.owner
+
+    @handles
+    def deposited(self, row: AccountSummary, event: Deposited) -> None:
+        row.opened_at = event.timestamp
+
+
+class UnfinishedPayees(MultiProjection[Payee], key=lambda event: (event.source, event.target)):
+    abstract = True
+    name = "unit.unfinished_payees"
+    key_field = ("source", "target")
+
+    @handles
+    def confirmed(self, row: Payee, event: TransferConfirmed) -> None:
+        row.transfers += 1
+
+
+def test_a_row_that_the_database_would_refuse_is_found_when_it_is_looked_at() -> None:
+    opened = given(UnfinishedSummaries, "a", AccountOpened(owner="Ada"))
+    with pytest.raises(AssertionError, match=r"leaves AccountSummary\.opened_at None, which .* refuses; set it,"):
+        opened.then(owner="Ada")
+    opened.when(Deposited(amount=Decimal(1), balance=Decimal(1))).then(owner="Ada")
+    payees = given(UnfinishedPayees, "t").when(TransferConfirmed(source="ann", target="bob"))
+    with pytest.raises(AssertionError, match=r"leaves Payee\.last_at None, which the database refuses"):
+        payees.then(("ann", "bob"), transfers=1)

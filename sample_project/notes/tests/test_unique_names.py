@@ -54,3 +54,8 @@ class NotebookNames(TestCase):
     def test_a_scenario_refuses_a_taken_name(self) -> None:
         scenario = given().when(NameNotebook("notebook-1", name="Travels")).then(NotebookNamed(name="Travels"))
         scenario.when(NameNotebook("notebook-2", name="travels")).then_refused(ValueTaken, fields=("name",))
+
+    def test_a_scenario_knows_the_names_that_its_past_events_have_taken(self) -> None:
+        notebook = given(Notebook, "notebook-1", NotebookNamed(name="Trips"), NotebookNamed(name="Travels"))
+        notebook.when(NameNotebook("notebook-2", name="travels")).then_refused(ValueTaken, fields=("name",))
+        notebook.when(NameNotebook("notebook-3", name="trips")).then(NotebookNamed(name="trips"))

@@ -225,7 +225,7 @@ def test_a_handler_is_called_whatever_its_name_is(used: Used) -> None:
 
         @handles(used.Happened)
         def change(self: Any, row: AccountSummary, event: Any) -> None:
-            row.owner = str(event.amount)
+            row.owner, row.opened_at = str(event.amount), event.timestamp
 
         own = {"name": f"words.{word}", word: answer}
         process = class_of(ProcessManager, {**others, **own})
