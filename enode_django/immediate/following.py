@@ -102,8 +102,14 @@ class DatabaseSubscribers:
             return
         if (alias := self._open()) is None:
             self._keep_up()
-        elif not any(hook == self._keep_up for _, hook, *_ in connections[alias].run_on_commit):
-            transaction.on_commit(self._keep_up, using=alias)  # once, however many commands the transaction has
+        else:
+            self._mine.newest = newest = object()
+            transaction.on_commit(partial(self._keep_up_after, newest), using=alias)
+
+    def _keep_up_after(self, command: object) -> None:
+        """Keep up if the command is the last one of its transaction: once, however many it has."""
+        if command is self._mine.newest:
+            self._keep_up()
 
     def _keep_up(self) -> None:
         if self._open() is not None:
@@ -259,10 +265,11 @@ class _TimeIsOver(Exception):
 
 
 class _Mine(threading.local):
-    """The subscriptions of one thread, and its time for due work."""
+    """The subscriptions of one thread, its newest command in a transaction, and its time for due work."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[Subscriber, SweepingSubscription] = {}
+        self.newest: object = None
         self._until, self._has_begun = inf, False
 
     def begin_until(self, until: float) -> None:
