@@ -74,6 +74,14 @@ def discard_if_lost(connection: BaseDatabaseWrapper) -> None:
         connection.close()
 
 
+def _discard_if_preparing(connection: BaseDatabaseWrapper) -> None:
+    """Close the connection if psycopg prepares statements in it, unless a transaction is open, whose rollback lets
+    psycopg forget them."""
+    raw = connection.connection
+    if raw is not None and raw.prepare_threshold is not None and not in_transaction(connection):
+        connection.close()
+
+
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Return True if statements are not committed at once: an atomic block is open, or autocommit is off."""
     return connection.in_atomic_block or not connection.autocommit
@@ -111,6 +119,8 @@ def heal_connections() -> None:
     """Close the calling thread's broken connections to all databases, those opened by application code included."""
     for connection in connections.all(initialized_only=True):
         if connection.vendor == "postgresql":
+            if connection.errors_occurred:
+                _discard_if_preparing(connection)  # a statement that a migration made stale fails again and again
             discard_if_lost(connection)
         else:
             connection.close_if_unusable_or_obsolete()
@@ -184,10 +194,15 @@ def execute(
     statement: str,
     parameters: Sequence[Any] | None,
     adapt: Callable[[AdaptersMap], None] | None = None,
+    *,
+    may_prepare: bool = False,
 ) -> psycopg.Cursor[Any]:
-    """Execute a statement in the calling thread's connection, never as a prepared statement, because a pooler may
-    change the session. If ``parameters`` is None the statement is taken literally, percent signs included. ``adapt``
-    changes the adapters of its values.
+    """Execute a statement in the calling thread's connection. If ``parameters`` is None the statement is taken
+    literally, percent signs included. ``adapt`` changes the adapters of its values.
+
+    With ``may_prepare`` psycopg prepares the statement in a transaction or in `pipelined`, if
+    ``OPTIONS["prepare_threshold"]`` is set. Only for a statement whose plan stays right while its tables grow, because a
+    session keeps the plan.
 
     Raises the driver's errors, and `TransactionManagementError` in a transaction that is marked for rollback.
     """
@@ -198,7 +213,9 @@ def execute(
         cursor.adapters.register_dumper(list, FlatArrayDumper)
     if adapt is not None:
         adapt(cursor.adapters)
-    return cursor.execute(statement, parameters, prepare=False)
+    # After an error psycopg has to forget what the session has prepared: a rollback does that, and `pipelined`.
+    is_forgotten = in_transaction(connection) or _is_pipelining(connection.connection)
+    return cursor.execute(statement, parameters, prepare=None if may_prepare and is_forgotten else False)
 
 
 def lift_statement_timeout(alias: str) -> None:
@@ -218,8 +235,12 @@ def pipelined(alias: str) -> Iterator[None]:
     if not psycopg.Pipeline.is_supported():
         yield
         return
-    with connection.connection.pipeline():
-        yield
+    try:
+        with connection.connection.pipeline():
+            yield
+    except psycopg.Error:
+        _discard_if_preparing(connection)  # psycopg takes statements for prepared that the server has passed over
+        raise
 
 
 def migrate_command(alias: str) -> str:

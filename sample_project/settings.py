@@ -1,5 +1,6 @@
 """Settings of the sample, for development. The environment variables ``DATABASE_URL``, ``EVENT_DATABASE_URLS``,
-``QUEUE_URL`` and ``REDIS_URL`` name the services."""
+``QUEUE_URL`` and ``REDIS_URL`` name the services; ``DATABASE_POOLER`` (any text) says that the databases are behind a
+pooler, whose transactions share sessions."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 DATABASE_URL = os.environ.get("DATABASE_URL", "postgresql://postgres@127.0.0.1:5432/postgres")
 EVENT_DATABASE_URLS = os.environ.get("EVENT_DATABASE_URLS", "").split()
 """The URLs of the event store's shards, separated by blanks. If empty, the event store is in the default database."""
+PREPARE_THRESHOLD = None if os.environ.get("DATABASE_POOLER") else 5
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 QUEUE_URL = os.environ.get("QUEUE_URL", os.environ.get("REDIS_URL", ""))
 """The URL of a broker (``tcp://…``) or of Redis. If empty, it is the broker of `manage.py runbroker`."""
@@ -44,7 +46,7 @@ def database_from_url(url: str) -> dict[str, Any]:
         "PORT": str(parts.port or ""),
         "CONN_MAX_AGE": 600,
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": options,
+        "OPTIONS": {"prepare_threshold": PREPARE_THRESHOLD, **options},
     }
 
 

@@ -139,7 +139,7 @@ def read_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
 
 def lock_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
     """Return a cursor of what `lock_known` returns, for `pipelined`."""
-    return execute(alias, _LOCK, (subscriber, subscriber, ids))
+    return execute(alias, _LOCK, (subscriber, subscriber, ids), may_prepare=True)
 
 
 def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
@@ -165,7 +165,7 @@ def lock_known(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int
 
 def save(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
     if versions:
-        execute(alias, _SAVE, (subscriber, subscriber, list(versions), list(versions.values())))
+        _save(alias, _SAVE, subscriber, versions)
 
 
 def move_cursor(alias: str, subscriber: str, versions: Mapping[str, int]) -> Cursor[Any] | None:
@@ -173,7 +173,12 @@ def move_cursor(alias: str, subscriber: str, versions: Mapping[str, int]) -> Cur
     without versions."""
     if not versions:
         return None
-    return execute(alias, _MOVE, (subscriber, subscriber, list(versions), list(versions.values())))
+    return _save(alias, _MOVE, subscriber, versions)
+
+
+def _save(alias: str, statement: str, subscriber: str, versions: Mapping[str, int]) -> Cursor[Any]:
+    parameters = (subscriber, subscriber, list(versions), list(versions.values()))
+    return execute(alias, statement, parameters, may_prepare=True)
 
 
 def set_back(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:

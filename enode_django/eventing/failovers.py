@@ -104,7 +104,7 @@ def known(alias: str, subscriber: str) -> dict[int, Known]:
 
 def known_cursor(alias: str, subscriber: str) -> Cursor[Any]:
     """Return a cursor for `known_in`, of what `known` returns."""
-    return execute(alias, _KNOWN, (subscriber,))
+    return execute(alias, _KNOWN, (subscriber,), may_prepare=True)
 
 
 def known_in(cursor: Cursor[Any]) -> dict[int, Known]:
@@ -113,7 +113,7 @@ def known_in(cursor: Cursor[Any]) -> dict[int, Known]:
 
 def generations_cursor(alias: str, subscriber: str) -> Cursor[Any]:
     """Return a cursor of the newest known generation of each shard, which stays the same until the transaction ends."""
-    return execute(alias, _GENERATIONS, (subscriber,))
+    return execute(alias, _GENERATIONS, (subscriber,), may_prepare=True)
 
 
 def notice(alias: str, subscriber: str, shard: int, generation: int) -> bool:

@@ -21,6 +21,9 @@ _DATA_CLASSES = ("22", "23")
 # connection, resources, idle timeouts of a session or transaction, a server that has become a standby.
 _UNAVAILABLE = ("40001", "40P01", "55P03", "57014", "57P0", "08", "53", "25P03", "25P04", "25006")
 
+# A prepared statement that the session does not have, or has already, because a pooler has changed the session.
+_OTHER_SESSION = ("26000", "42P05")
+
 # Program limits, also raised when transaction ids or multixacts are exhausted; resources, disk full, out of memory, a
 # configured limit; errors of the operating system; internal errors and corruption.
 _NEEDS_HELP = ("54", "53000", "53100", "53200", "53400", "58", "XX")
@@ -62,9 +65,7 @@ def lacks_privilege(error: BaseException) -> bool:
         return False
     # A row that a security policy refuses has the same state, but comes from another function of the server. The text
     # would be in the server's language.
-    driver_error = _driver_error(error)
-    source = driver_error.diag.source_function if isinstance(driver_error, psycopg.Error) else None
-    return (source or "").startswith("aclcheck_error")
+    return _source(error).startswith("aclcheck_error")
 
 
 def may_be_too_much(error: BaseException) -> bool:
@@ -76,9 +77,17 @@ def is_unavailable(error: BaseException) -> bool:
     """Return True if the same call may succeed later."""
     state = sqlstate(error)
     if state:
-        return state.startswith(_UNAVAILABLE)
+        return state.startswith(_UNAVAILABLE) or is_stale_statement(error)
     lost = (psycopg.OperationalError, psycopg.InterfaceError, django.db.OperationalError, django.db.InterfaceError)
     return isinstance(_driver_error(error), lost)
+
+
+def is_stale_statement(error: BaseException) -> bool:
+    """Return True if the session cannot execute a prepared statement any more: a migration has changed the type of its
+    columns, or it is another session."""
+    state = sqlstate(error)
+    # Other features that are not supported have the same state.
+    return state in _OTHER_SESSION or (state == "0A000" and _source(error) == "RevalidateCachedQuery")
 
 
 def is_away(error: BaseException) -> bool:
@@ -92,6 +101,12 @@ def message(error: BaseException) -> str:
     driver_error = _driver_error(error)
     primary = driver_error.diag.message_primary if isinstance(driver_error, psycopg.Error) else None
     return f"{primary or error} (SQLSTATE {sqlstate(error)})"
+
+
+def _source(error: BaseException) -> str:
+    """Return the name of the server's function that raised the error; empty if it is not known."""
+    driver_error = _driver_error(error)
+    return (isinstance(driver_error, psycopg.Error) and driver_error.diag.source_function) or ""
 
 
 def _driver_error(error: BaseException) -> BaseException:

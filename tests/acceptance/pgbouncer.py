@@ -96,7 +96,8 @@ class PooledStack(Stack):
     bouncer: PgBouncer
 
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
-        return {**super()._environment(apps, transport, enode), "DATABASE_URL": self.bouncer.url_of(self._name)}
+        pooled = {"DATABASE_URL": self.bouncer.url_of(self._name), "DATABASE_POOLER": "pgbouncer"}
+        return {**super()._environment(apps, transport, enode), **pooled}
 
     def connections(self) -> tuple[int, int]:
         """Return how many the processes have to the pool, and how many the pool has to the server."""

@@ -42,7 +42,7 @@ def test_a_transaction_that_will_be_rolled_back_takes_no_rows(model: type[Any], 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_statement_is_left_prepared_in_the_session(emptied: None) -> None:
+def test_only_inserts_are_prepared(emptied: None) -> None:
     with database_alias("preparing", OPTIONS={"prepare_threshold": 0}) as alias:
         for model in (Bare, WithArray):
             rows: RowTable[Any] = RowTable(model, alias)
@@ -51,8 +51,9 @@ def test_no_statement_is_left_prepared_in_the_session(emptied: None) -> None:
                 rows.load_locked(["a"])
                 rows.versions(["a"])
                 rows.delete({"a": 1})
-        names = connections[alias].connection.execute("SELECT statement FROM pg_prepared_statements", prepare=False)
-        assert names.fetchall() == []
+        query = "SELECT statement FROM pg_prepared_statements WHERE statement LIKE %s"
+        found = connections[alias].connection.execute(query, (f"%{Bare._meta.db_table}%",), prepare=False).fetchall()
+        assert [statement.split()[0] for (statement,) in found] == ["INSERT"]  # others would keep a plan for few rows
 
 
 @pytest.mark.django_db(transaction=True)

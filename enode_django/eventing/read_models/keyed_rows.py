@@ -101,7 +101,8 @@ class KeyedRowTable(RowKeys[Row]):
         """Insert new rows, which have different keys."""
         in_arrays, others = divided(rows, self._fits_arrays)
         if in_arrays:
-            self._execute(self._insert, self._values(self._columns, in_arrays))
+            values = self._values(self._columns, in_arrays)
+            execute_for_rows(self._alias, self._insert, values, may_prepare=True)
         if others:
             self._model._base_manager.using(self._alias).bulk_create(others)
 

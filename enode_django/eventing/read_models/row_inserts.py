@@ -67,7 +67,7 @@ class _Table:
         connection = connections[alias]
         values = [column.values(rows, connection) for column in self._columns]
         with connection.wrap_database_errors:
-            inserted = execute_for_rows(alias, self._statement, values)
+            inserted = execute_for_rows(alias, self._statement, values, may_prepare=True)
             keys = inserted.fetchall() if self._key is not None else []
         for row in rows:
             row._state.adding, row._state.db = False, alias

@@ -25,11 +25,14 @@ class UtcLoader(TimestamptzLoader):
             return super().load(data).replace(tzinfo=UTC)
 
 
-def execute_for_rows(alias: str, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
+def execute_for_rows(
+    alias: str, statement: str, parameters: Sequence[Any], *, may_prepare: bool = False
+) -> psycopg.Cursor[Any]:
     """Execute a statement like `enode_django.databases.execute`. Raises Django's errors of databases."""
     connection = connections[alias]
     with connection.wrap_database_errors:
-        return execute(alias, statement, parameters, _load_in_utc if connection.timezone is UTC else None)
+        adapt = _load_in_utc if connection.timezone is UTC else None
+        return execute(alias, statement, parameters, adapt, may_prepare=may_prepare)
 
 
 def _load_in_utc(adapters: AdaptersMap) -> None:

@@ -162,7 +162,8 @@ class RowTable(Generic[Row]):
         in_arrays, others = divided(rows, self._fits_arrays)
         if in_arrays:
             values = [column.values(in_arrays, connection) for column in self._columns]
-            written += self._execute(f"{self._insert} {self._new} {update}", values).rowcount
+            statement = f"{self._insert} {self._new} {update}"
+            written += execute_for_rows(self._alias, statement, values, may_prepare=True).rowcount
         for start in range(0, len(others), _VALUES_MAX):
             written += self._write_in_values(connection, others[start : start + _VALUES_MAX], update)
         return written

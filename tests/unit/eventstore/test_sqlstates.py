@@ -18,6 +18,7 @@ UNAVAILABLE = [
     *(errors.SerializationFailure, errors.DeadlockDetected, errors.QueryCanceled, errors.AdminShutdown),
     *(errors.CrashShutdown, errors.CannotConnectNow, errors.ConnectionFailure, errors.TooManyConnections),
     *(errors.DiskFull, errors.LockNotAvailable, errors.ReadOnlySqlTransaction, errors.IdleInTransactionSessionTimeout),
+    *(errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement),
     *(psycopg.OperationalError, psycopg.InterfaceError),
 ]
 DATA = [
@@ -29,7 +30,10 @@ FAILING = [
     *(errors.ConfigurationLimitExceeded, errors.IoError, errors.UndefinedFile, errors.InternalError_),
     *(errors.DataCorrupted, errors.IndexCorrupted),
 ]
-BUGS = [errors.UndefinedTable, errors.SyntaxError, errors.InsufficientPrivilege, errors.InFailedSqlTransaction]
+BUGS = [
+    *(errors.UndefinedTable, errors.SyntaxError, errors.InsufficientPrivilege, errors.InFailedSqlTransaction),
+    errors.FeatureNotSupported,
+]
 
 
 @pytest.mark.parametrize("kind", UNAVAILABLE)
