@@ -201,8 +201,8 @@ def execute(
     literally, percent signs included. ``adapt`` changes the adapters of its values.
 
     With ``may_prepare`` psycopg prepares the statement in a transaction or in `pipelined`, if
-    ``OPTIONS["prepare_threshold"]`` is set. Only for a statement whose plan stays right while its tables grow, because a
-    session keeps the plan.
+    ``OPTIONS["prepare_threshold"]`` is set. A session keeps the plan: use it only for statements whose plan stays right
+    while their tables grow.
 
     Raises the driver's errors, and `TransactionManagementError` in a transaction that is marked for rollback.
     """
