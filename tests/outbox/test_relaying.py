@@ -17,6 +17,7 @@ from enode_django.models import OutboxCommand
 from enode_django.outbox import relay as relay_module
 from enode_django.outbox import rows
 from enode_django.serialization.codec import decode_metadata
+from tests.integration.store_sessions import wait_until
 from tests.outbox.harness import BreakingSender, Harness, another_thread, released
 from tests.races.counting import Add
 
@@ -181,6 +182,30 @@ def test_a_relay_that_lost_its_session_while_it_sends_changes_no_order(harness: 
         may_go_on.set()
         assert first.exception() is not None
     assert harness.amounts("a") == [1, 2, 3]
+    assert [one.fields["amount"] for one in harness.sent()] == [1, 2, 3, 1, 2]
+
+
+def test_a_relay_that_stands_still_while_it_sends_is_succeeded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one whose machine has lost its power: nobody tells the database, which keeps its session."""
+    monkeypatch.setattr(rows, "LONGEST_STANDSTILL", "100ms")
+    sending, may_go_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        sending.set()
+        released(may_go_on)
+
+    send_commands([Add("a", amount=number) for number in (1, 2)], outbox=True)
+    with another_thread() as elsewhere:
+        first = elsewhere(harness.relay(sender=BreakingSender(harness, stand_still, lambda: None)).run)
+        released(sending)
+        send_command(Add("a", amount=3), outbox=True)
+        try:
+            wait_until(lambda: harness.relay().run() == 3)
+        finally:
+            may_go_on.set()
+        assert first.exception() is not None
     assert [one.fields["amount"] for one in harness.sent()] == [1, 2, 3, 1, 2]
 
 
