@@ -183,15 +183,18 @@ def test_a_transaction_that_will_not_let_go_of_the_tables_is_told_of(
 
 @pytest.mark.parametrize(
     ("limit", "step", "access"),
-    [("WRITERS_LOCKED_OUT", "_check", "INSERT INTO {0} SELECT * FROM {0} WHERE false"),
-     ("READERS_LOCKED_OUT", "_exchange", "SELECT count(*) FROM {0}")],
-)  # fmt: skip
+    [
+        ("WRITERS_LOCKED_OUT", "_check", "INSERT INTO {0} SELECT * FROM {0} WHERE false"),
+        ("READERS_LOCKED_OUT", "_exchange", "SELECT count(*) FROM {0}"),
+    ],
+    ids=["writers", "readers"],
+)
 def test_a_swap_that_stands_still_lets_go_of_the_tables(
     followed: Harness, monkeypatch: pytest.MonkeyPatch, limit: str, step: str, access: str
 ) -> None:
     """Such as one whose machine has lost its power: nobody tells the database, which keeps its session."""
+    go_on, usual, had_access = getattr(Swap, step), getattr(swapping, limit), []
     monkeypatch.setattr(swapping, limit, "100ms")
-    go_on, had_access = getattr(Swap, step), []
 
     def stand_still(swap: Swap, *arguments: Any) -> Any:
         if not had_access:
@@ -199,6 +202,7 @@ def test_a_swap_that_stands_still_lets_go_of_the_tables(
                 other.execute("SET lock_timeout = '60s'")
                 other.execute(access.format(TABLES[Postings]))
             had_access.append(True)
+            monkeypatch.setattr(swapping, limit, usual)
         return go_on(swap, *arguments)
 
     monkeypatch.setattr(Swap, step, stand_still)
