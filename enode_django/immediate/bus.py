@@ -169,7 +169,9 @@ class ImmediateCommandBus:
     def _relay(self, alias: str, seconds: float) -> None:
         self._turn.relaying.add(alias)
         try:
-            Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=seconds == inf).run(seconds)
+            handling, waits = _Handling(self), seconds == inf
+            # The handlers run in the relay's transaction, and may take long.
+            Relay(alias, handling, schedule=scheduling, at_once=1, waits=waits, ends_standstill=False).run(seconds)
         finally:
             self._turn.relaying.remove(alias)
 

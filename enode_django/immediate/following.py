@@ -22,7 +22,7 @@ from enode_django.conf import conf
 from enode_django.databases import execute, separate_connection
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.effects import EffectProcessor, sending
+from enode_django.eventing.effects import EffectProcessor, SendCommands, sending
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.in_flight import FIRST_QUEUE
@@ -33,7 +33,7 @@ from enode_django.eventing.snapshot_subscriber import snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.sweep import SweepingSubscription
 from enode_django.eventing.unowned import unowned_in
-from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate.memory import has_tables
 from enode_django.immediate.patience import aliases_of, patience
@@ -51,6 +51,7 @@ Value = TypeVar("Value")
 
 _ALL = frozenset({FIRST_QUEUE})
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+_TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
 class DatabaseSubscribers:
@@ -186,7 +187,7 @@ class DatabaseSubscribers:
     def _new_processor(self, subscriber: Subscriber) -> EventProcessor:
         send = sending(subscriber, lambda: self._bus)
         if isinstance(subscriber, EventHandlerGroup):
-            return ExclusiveProcessor(subscriber, self._store, send)
+            return ExclusiveProcessor(subscriber, self._store, send, waits=lambda: not self._mine.has_limit)
         return make_processor(subscriber, self._store, send)
 
     # -- the work -------------------------------------------------------------------------------------------------
@@ -242,26 +243,44 @@ class DatabaseSubscribers:
 class ExclusiveProcessor(EffectProcessor):
     """An event processor for event handlers, which locks the aggregates that it handles. Other threads and processes
     wait for the lock, so that each event is handled once unless a process dies; no queue with one owner ensures it
-    here."""
+    here. While ``waits()`` is False, aggregates that others handle are left to a later command."""
+
+    def __init__(
+        self, subscriber: Subscriber, store: EventStore, send: SendCommands, *, waits: Callable[[], bool]
+    ) -> None:
+        super().__init__(subscriber, store, send)
+        self._waits = waits
 
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
-        with _alone(self.alias, sorted(f"{self.key} {work.aggregate_root_id}" for work in works)):
-            return super().apply(works, portion, even_parked=even_parked)
+        """Handle as `EffectProcessor.apply` does. Raises `_TimeIsOver` if others are left to a later command, which
+        meets a handler's error again."""
+        names = {f"{self.key} {work.aggregate_root_id}": work for work in works}
+        with _alone(self.alias, sorted(names), waits=self._waits()) as locked:
+            free = [work for name, work in names.items() if name in locked]
+            progress = super().apply(free, portion, even_parked=even_parked) if free else {}
+        if len(free) < len(works):
+            raise _TimeIsOver
+        return progress
 
 
 @contextmanager
-def _alone(alias: str, names: Sequence[str]) -> Iterator[None]:
-    """Hold locks with these names in a transaction of a separate connection, so that handlers run in none."""
+def _alone(alias: str, names: Sequence[str], *, waits: bool = True) -> Iterator[set[str]]:
+    """Hold locks with these names in a transaction of a separate connection, so that handlers run in none. Yield the
+    names; without ``waits`` only those whose locks were free."""
     with separate_connection(alias) as other, transaction.atomic(using=other):
-        for name in names:
-            execute(other, _LOCK, (name,))
-        yield
+        yield {name for name in names if _lock(other, name, waits)}
 
 
-class _TimeIsOver(Exception):
-    """Raised between two portions of due work, to leave the rest to a later command."""
+def _lock(alias: str, name: str, waits: bool) -> bool:
+    found = execute(alias, _LOCK if waits else _TRY_LOCK, (name,)).fetchone()
+    return waits or found == (True,)
+
+
+class _TimeIsOver(BaseException):
+    """Raised between two portions of due work, to leave the rest to a later command; also if others are at work on it.
+    No ``except Exception`` on its way must take it for an error of the work."""
 
 
 class _Mine(threading.local):
@@ -274,6 +293,10 @@ class _Mine(threading.local):
 
     def begin_until(self, until: float) -> None:
         self._until, self._has_begun = until, False
+
+    @property
+    def has_limit(self) -> bool:
+        return self._until < inf
 
     def check_time(self) -> None:
         """Raise `_TimeIsOver` if it is, but not before the first portion: each round must get on."""

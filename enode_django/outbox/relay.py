@@ -6,7 +6,7 @@ whose transaction took its id earlier and committed later.
 
 One at a time. A relay holds a lock of its transaction while it reads, sends and deletes. One that lost the lock with
 its session may still send. That only repeats what its successor sends, from the same row on in the same order, and a
-command takes effect once by its id.
+command takes effect once by its id. So the server may end the session of a relay that stands still.
 
 A crash. Rows are deleted after they are stored in the queue. If the relay ends in between, the deletion is rolled back,
 and the rows are sent again.
@@ -57,11 +57,19 @@ class Schedule(Protocol):
 class Relay:
     """Relays the outbox of one database to a ``sender``. One thread calls its methods, and owns the connection.
 
-    With ``waits`` it waits for another relay that is at work, and then relays what that one did not see.
+    With ``waits`` it waits for another relay that is at work, and then relays what that one did not see. With
+    ``ends_standstill`` its session ends if sending takes very long.
     """
 
     def __init__(
-        self, alias: str, sender: Sender, *, schedule: Schedule, at_once: int = ROWS_AT_ONCE, waits: bool = False
+        self,
+        alias: str,
+        sender: Sender,
+        *,
+        schedule: Schedule,
+        at_once: int = ROWS_AT_ONCE,
+        waits: bool = False,
+        ends_standstill: bool = True,
     ) -> None:
         self.alias = alias
         self.pause = inf
@@ -70,6 +78,7 @@ class Relay:
         self._sender = sender
         self._at_once = at_once
         self._waits = waits
+        self._ends_standstill = ends_standstill
 
     def run(self, seconds: float = inf, *, is_stopped: Callable[[], bool] = lambda: False) -> int:
         """Relay the waiting and the due rows, until none is left or another relay is at work. Begins no further batch
@@ -91,7 +100,7 @@ class Relay:
         with transaction.atomic(using=self.alias):
             if self._waits:
                 rows.lock(self.alias)
-            elif not rows.try_lock(self.alias):
+            elif not rows.try_lock(self.alias, self._ends_standstill):
                 return 0
             batch = rows.waiting(self.alias, self._at_once, BYTES_AT_ONCE)
             refusals = {row.id: reason for row in batch if (reason := self._sender.refusal(row))}

@@ -18,6 +18,9 @@ from enode_django.exceptions import ConfigurationError
 TABLE = "enode_django_outboxcommand"
 CHANNEL = "enode_outbox"
 """The channel of PostgreSQL on which a relay is woken."""
+LONGEST_STANDSTILL = "60s"
+"""The time that a relay may leave its transaction idle, far more than sending a batch takes. Then its session ends, and
+with that its lock: it stands still, or its machine has vanished."""
 
 _INSERT = f"""
     INSERT INTO {TABLE} (aggregate_root_id, command_id, body)
@@ -129,13 +132,14 @@ def has_table(alias: str) -> bool:
     return bool(_value(alias, _HAS_TABLE, (TABLE,)))
 
 
-def try_lock(alias: str) -> bool:
+def try_lock(alias: str, ends_standstill: bool = True) -> bool:
     """Become the only relay of the database until the end of the transaction. Return False if another one is at work.
-    Call it first in the transaction, as `lock`.
+    Call it first in the transaction, as `lock`. With ``ends_standstill`` the server ends a session that is idle for
+    `LONGEST_STANDSTILL`.
 
     The lock belongs to the transaction and not to the session, which a pooler may share.
     """
-    read_after_locks(alias)
+    read_after_locks(alias, ends_standstill)
     return bool(_value(alias, _LOCK, (TABLE,)))
 
 
@@ -145,13 +149,15 @@ def lock(alias: str) -> None:
     execute(alias, _WAIT_FOR_LOCK, (TABLE,))
 
 
-def read_after_locks(alias: str) -> None:
+def read_after_locks(alias: str, ends_standstill: bool = False) -> None:
     """Let each statement of a new transaction see what was committed before it. At a stricter isolation level, which
     may be the server's default, all would see the rows as they were before a lock was free: a relay would send again
-    what another one has sent. In a caller's transaction, whose level is fixed, do nothing."""
+    what another one has sent. ``ends_standstill`` is that of `try_lock`. In a caller's transaction, whose level is
+    fixed, do nothing."""
     connection: Any = connections[alias]
     if not connection.savepoint_ids:
-        execute(alias, _EACH_STATEMENT, None)
+        limit = f"; SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_STANDSTILL}'" if ends_standstill else ""
+        execute(alias, f"{_EACH_STATEMENT}{limit}", None)
 
 
 def waiting(alias: str, limit: int, most_bytes: int) -> list[Row]:

@@ -26,6 +26,9 @@ from enode_django.rebuilding.target import Target
 ATTEMPTS = 20
 LOCK_TIMEOUT = "2s"
 """``lock_timeout`` of the swap: while it waits for a lock, others wait behind it."""
+WRITERS_LOCKED_OUT, READERS_LOCKED_OUT = "5min", "30s"
+"""The times that the swap may leave its transaction idle while writers, or readers as well, are locked out. Then its
+session ends: its process stands still, or its machine has vanished."""
 
 
 class Swap(NamedTuple):
@@ -47,7 +50,7 @@ class Swap(NamedTuple):
             try:
                 heal_connections()
                 with transaction.atomic(using=self.target.alias, durable=True):
-                    if self.target.generation() != self.incoming.generation:  # else an earlier commit succeeded
+                    if not self._is_done():  # by an earlier attempt, whose answer was lost
                         self._swap(last_steps)
                 return
             except (EnodeError, *sqlstates.DATABASE_ERRORS) as error:
@@ -64,15 +67,22 @@ class Swap(NamedTuple):
     def _swap(self, last_steps: Callable[[], None]) -> None:
         alias = self.target.alias
         lift_statement_timeout(alias)
-        execute(alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+        _set(alias, "lock_timeout", LOCK_TIMEOUT)
+        _set(alias, "idle_in_transaction_session_timeout", WRITERS_LOCKED_OUT)
         self._lock("EXCLUSIVE")
+        if self._is_done():  # by an earlier attempt, which the server has committed after its connection was lost
+            return
         tables = self._check()  # as they stay: nobody can alter them until the locks are released
         last_steps()
         # Deferred constraints are checked while others may still read, and not at the end of the transaction.
         execute(alias, "SET CONSTRAINTS ALL IMMEDIATE", ())
+        _set(alias, "idle_in_transaction_session_timeout", READERS_LOCKED_OUT)
         self._lock("ACCESS EXCLUSIVE")
         self.target.check(tables)
         self._exchange(tables)
+
+    def _is_done(self) -> bool:
+        return self.target.generation() == self.incoming.generation
 
     def _lock(self, mode: str) -> None:
         tables = ", ".join(sorted(quoted(name) for name in self.target.tables))
@@ -106,6 +116,11 @@ class Swap(NamedTuple):
         remove = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_type = ANY(%s)"
         execute(alias, remove, (target.key, types))
         execute(alias, _TAKE.format(PARKED, incoming), (target.key,))
+
+
+def _set(alias: str, name: str, value: str) -> None:
+    """Change a setting until the end of the transaction."""
+    execute(alias, "SELECT set_config(%s, %s, true)", (name, value))
 
 
 def check_alike(target: Target, shadow: Shadow) -> Mapping[str, Table]:

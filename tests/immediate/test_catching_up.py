@@ -13,10 +13,13 @@ from enode_django import execute_command, send_command, send_commands
 from enode_django.databases import execute, separate_connection
 from enode_django.eventing import effects, parking
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.immediate import catch_up, following
+from enode_django.models import ParkedEvent
 from enode_django.outbox import rows
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, mails
+from tests.outbox.harness import another_thread
 
 
 def totals() -> dict[str, int]:
@@ -57,6 +60,24 @@ def test_a_command_waits_for_nobody_who_is_at_work_on_what_others_have_left(
     assert totals() == {"b": 1}
     catch_up()
     assert totals() == {"a": 1, "b": 1}
+
+
+def test_a_command_waits_for_no_event_handler_that_another_caller_runs(
+    new_process: NewProcess, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What others have left may be at work there."""
+    new_process(mails())
+    send_command(Fill("c"))
+    with subscribers.only():
+        send_commands([Fill("a"), Fill("b")])
+    new_process(group := mails())
+    with another_thread() as elsewhere, following._alone("default", [f"{key_of(group)} a"]):
+        elsewhere(lambda: send_command(Fill("c", amount=200))).result(60)  # it is refused: there is no event
+        assert sorted(id for _, id, _ in behaviour.calls) == ["b", "c"]
+    assert "cannot go on" not in caplog.text
+    catch_up()
+    assert sorted(id for _, id, _ in behaviour.calls) == ["a", "b", "c"]
+    assert not ParkedEvent.objects.exists()
 
 
 def test_event_handlers_that_take_long_leave_the_rest_to_the_next_command(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import DEFAULT_DB_ALIAS, connection, transaction
 
@@ -17,6 +19,7 @@ from enode_django.models import OutboxCommand
 from enode_django.outbox import relay as relay_module
 from enode_django.outbox import rows
 from enode_django.serialization.codec import decode_metadata
+from tests.integration.store_sessions import wait_until
 from tests.outbox.harness import BreakingSender, Harness, another_thread, released
 from tests.races.counting import Add
 
@@ -181,6 +184,36 @@ def test_a_relay_that_lost_its_session_while_it_sends_changes_no_order(harness: 
         may_go_on.set()
         assert first.exception() is not None
     assert harness.amounts("a") == [1, 2, 3]
+    assert [one.fields["amount"] for one in harness.sent()] == [1, 2, 3, 1, 2]
+
+
+def test_a_relay_that_stands_still_while_it_sends_is_succeeded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one whose machine has lost its power: nobody tells the database, which keeps its session."""
+    usual, sending, may_go_on = rows.LONGEST_STANDSTILL, threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        rows.LONGEST_STANDSTILL = usual
+        sending.set()
+        released(may_go_on)
+
+    def relay() -> None:
+        while not sending.is_set():
+            with suppress(psycopg.Error):  # also before it sends, if this machine is so slow
+                harness.relay(sender=BreakingSender(harness, stand_still, lambda: None)).run()
+
+    send_commands([Add("a", amount=number) for number in (1, 2)], outbox=True)
+    monkeypatch.setattr(rows, "LONGEST_STANDSTILL", "100ms")
+    with another_thread() as elsewhere:
+        first = elsewhere(relay)
+        released(sending)
+        send_command(Add("a", amount=3), outbox=True)
+        try:
+            wait_until(lambda: harness.relay().run() == 3)
+        finally:
+            may_go_on.set()
+        first.result()
     assert [one.fields["amount"] for one in harness.sent()] == [1, 2, 3, 1, 2]
 
 

@@ -181,6 +181,36 @@ def test_a_transaction_that_will_not_let_go_of_the_tables_is_told_of(
     assert (posted(), balances()) == before
 
 
+@pytest.mark.parametrize(
+    ("limit", "step", "access"),
+    [
+        ("WRITERS_LOCKED_OUT", "_check", "INSERT INTO {0} SELECT * FROM {0} WHERE false"),
+        ("READERS_LOCKED_OUT", "_exchange", "SELECT count(*) FROM {0}"),
+    ],
+    ids=["writers", "readers"],
+)
+def test_a_swap_that_stands_still_lets_go_of_the_tables(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch, limit: str, step: str, access: str
+) -> None:
+    """Such as one whose machine has lost its power: nobody tells the database, which keeps its session."""
+    go_on, usual, had_access = getattr(Swap, step), getattr(swapping, limit), []
+    monkeypatch.setattr(swapping, limit, "100ms")
+
+    def stand_still(swap: Swap, *arguments: Any) -> Any:
+        if not had_access:
+            with bare_session() as other:
+                other.execute("SET lock_timeout = '60s'")
+                other.execute(access.format(TABLES[Postings]))
+            had_access.append(True)
+            monkeypatch.setattr(swapping, limit, usual)
+        return go_on(swap, *arguments)
+
+    monkeypatch.setattr(Swap, step, stand_still)
+    assert rebuild(Postings.name, InProcess(), nothing).is_swapped
+    assert had_access
+    assert amounts(Postings, "a") == (10, 2)
+
+
 # -- changes of the tables by others ----------------------------------------------------------------------------------
 
 ALTERED = {
@@ -451,5 +481,39 @@ def test_a_commit_whose_answer_was_lost_counts(
 
     monkeypatch.setattr(swapping.Swap, "_swap", lose_the_answer)
     assert rebuild(cls.name, InProcess(), nothing).is_swapped
+    assert Target.of(cls.name).generation() == 1
+    assert amounts(cls, "a") == (10, 2)
+
+
+@BOTH
+def test_a_commit_that_the_server_makes_after_its_connection_was_lost_counts(
+    followed: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt begins before that."""
+    swap, session = swapping.Swap._swap, vars(connections["default"])
+    late: list[Call] = []
+
+    def lose_the_connection(self: swapping.Swap, last_steps: Callable[[], None]) -> None:
+        swap(self, last_steps)
+        if not late:
+            session["_commit"] = commit_late
+
+    def commit_late() -> None:
+        del session["_commit"]
+        committing = connection.connection
+
+        def commit() -> None:
+            wait_until(lambda: someone_waits_for(cls, "ExclusiveLock"))
+            committing.commit()
+            committing.close()
+
+        with bare_session() as lost:
+            connection.connection = lost
+        late.append(Call(commit))
+        connection._commit()
+
+    monkeypatch.setattr(swapping.Swap, "_swap", lose_the_connection)
+    assert rebuild(cls.name, InProcess(), nothing).is_swapped
+    late[0].result()
     assert Target.of(cls.name).generation() == 1
     assert amounts(cls, "a") == (10, 2)
