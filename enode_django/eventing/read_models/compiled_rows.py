@@ -43,8 +43,8 @@ class Preparing(NamedTuple):
 
 _FUNCTION = """
 def normalise(row):
-  row._state.__dict__.pop("fields_cache", None)
-  values = row.__dict__
+  state, values = row._state, row.__dict__
+  state.fields_cache = {{}}
   if {is_unprepared}: prepare(row)
   {seen}, = values[{handled!r}] or unseen
   try:
@@ -53,6 +53,7 @@ def normalise(row):
     raise OnlyDatabaseKnows(unknown(row)) from error
   {stores}
   values[{handled!r}] = {now_seen},
+  state.db = alias
 """
 _STEP = """
     v{n} = values[{name!r}]
@@ -62,15 +63,15 @@ _STEP = """
 """
 
 
-def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> Normalise:
-    """Return a function that changes the values of a row to those that it would have if it were stored and loaded. It
-    forgets related instances.
+def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing, alias: str) -> Normalise:
+    """Return a function that changes the values of a row to those that it would have if it were stored in the database
+    ``alias`` and loaded. It forgets related instances.
 
     The row's attribute ``handled`` is empty, or has the values of all fields after the last call; `NEVER_SEEN` stands
     for a value that has to be normalised again. The function stores the new values there. It raises
     `OnlyDatabaseKnows`, and changes no value then.
     """
-    known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "unseen": (NEVER_SEEN,) * len(fields)}
+    known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "alias": alias, "unseen": (NEVER_SEEN,) * len(fields)}
     steps = []
     for n, field in enumerate(fields):
         known |= {f"{name}{n}": value for name, value in field._asdict().items()}
