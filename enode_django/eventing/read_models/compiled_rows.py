@@ -43,17 +43,16 @@ class Preparing(NamedTuple):
 
 _FUNCTION = """
 def normalise(row):
-  state, values = row._state, row.__dict__
-  state.fields_cache = {{}}
+  row._state.__dict__.pop("fields_cache", None)
+  values = row.__dict__
   if {is_unprepared}: prepare(row)
-  {seen}, = values[{handled!r}] or unseen
+  {seen}, = values[{handled!r}] or first_seen(row)
   try:
     {steps}
   except (InvalidOperation, OnlyDatabaseKnows) as error:
     raise OnlyDatabaseKnows(unknown(row)) from error
   {stores}
   values[{handled!r}] = {now_seen},
-  state.db = alias
 """
 _STEP = """
     v{n} = values[{name!r}]
@@ -69,9 +68,15 @@ def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing, ali
 
     The row's attribute ``handled`` is empty, or has the values of all fields after the last call; `NEVER_SEEN` stands
     for a value that has to be normalised again. The function stores the new values there. It raises
-    `OnlyDatabaseKnows`, and changes no value then.
+    `OnlyDatabaseKnows`, and changes no value then. The first call makes the state of a row that of a stored one.
     """
-    known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "alias": alias, "unseen": (NEVER_SEEN,) * len(fields)}
+    unseen = (NEVER_SEEN,) * len(fields)
+
+    def first_seen(row: Any) -> Sequence[object]:
+        row._state.adding, row._state.db = False, alias
+        return unseen
+
+    known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "first_seen": first_seen}
     steps = []
     for n, field in enumerate(fields):
         known |= {f"{name}{n}": value for name, value in field._asdict().items()}

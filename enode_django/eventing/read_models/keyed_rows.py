@@ -84,9 +84,11 @@ class KeyedRowTable(RowKeys[Row]):
     def normalise(self, row: Row) -> None:
         """Give the row, which handlers have changed, the values that it would have if it were stored and loaded. If
         only the database knows them, store and load a copy of the row, and roll that back. The row must be locked."""
+        adding = row._state.adding
         if self._normaliser.normalise(row):
             return
         twin = copied(row)
+        twin._state.adding = adding
         with atomic(using=self._alias):
             loaded = self._stored(twin)
             set_rollback(True, using=self._alias)

@@ -42,7 +42,6 @@ def changed_row(
             values = row.__dict__
         elif HANDLED in values:
             normalise(row)
-            row._state.adding = False  # as if it was stored in between
         for handler in handlers:
             handler(row, event)
         if DELETED in values:

@@ -60,6 +60,7 @@ class RowNormaliser:
         except OnlyDatabaseKnows:
             if partly:
                 self._normalise_partly(row.__dict__)
+                row._state.adding = False
             return False
         return True
 
@@ -91,8 +92,8 @@ class RowNormaliser:
             raise OnlyDatabaseKnows(_unknown(row))
 
     def take_over(self, row: models.Model, loaded: models.Model) -> None:
-        """Give the row the values of a loaded row."""
-        row._state.db = loaded._state.db
+        """Give the row the values of a loaded row. It is a stored one from then on."""
+        row._state.adding, row._state.db = False, loaded._state.db
         values = row.__dict__
         values.update((name, value) for name, value in loaded.__dict__.items() if name not in self._not_taken)
 
