@@ -165,8 +165,8 @@ def cancel_command(command_id: str, *, using: str | None = None) -> bool:
     False if a relay has fired it, since it was due, or if it was never scheduled.
 
     It is deleted in the current transaction of the database ``using``; after a rollback it waits again. Blocks while a
-    relay fires the command, and raises as `send_command` does with ``at``. Process managers cancel their deadlines with
-    a `CancelDeadline`.
+    relay fires the command, and raises as `send_command` does with ``at``; `SendInsideHandler` in a handler of a
+    projection. Process managers cancel their deadlines with a `CancelDeadline`.
 
     For example::
 
@@ -175,7 +175,9 @@ def cancel_command(command_id: str, *, using: str | None = None) -> bool:
         assert cancel_command(bonus.id)
         assert not cancel_command(bonus.id)
     """
-    return current_bus().cancel(_outbox_alias(using), check_id(command_id, "command id"))
+    id = check_id(command_id, "command id")
+    _refuse_projections(f"the command {id!r} cannot be cancelled", "let a process manager or an event handler do it")
+    return current_bus().cancel(_outbox_alias(using), id)
 
 
 def execute_command(
@@ -392,13 +394,17 @@ def _sendable(command: object) -> Command:
             f"{type(sendable).__qualname__} cannot be sent by a handler of {manager}, which may be called twice for an"
             " event; yield it instead"
         )
+    _refuse_projections(f"{type(sendable).__qualname__} cannot be sent", "let a process manager yield it")
+    return sendable
+
+
+def _refuse_projections(what: str, way_out: str) -> None:
     running = running_subscriber.get()
     if isinstance(running, BaseProjection):
         raise SendInsideHandler(
-            f"{type(sendable).__qualname__} cannot be sent by a handler of the projection {running.name}, which a"
-            " rebuild calls again for all events; let a process manager yield it"
+            f"{what} by a handler of the projection {running.name}, which a rebuild calls again for all events; "
+            f"{way_out}"
         )
-    return sendable
 
 
 def _check_surroundings(command: Command, wait_for: WaitFor) -> None:

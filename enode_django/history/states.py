@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot
@@ -72,7 +72,8 @@ def loaded(
 
 def difference(one: State, other: State) -> Sequence[Change]:
     """Return the changes that turn the first state into the second. They may be of different aggregates. The same items
-    of a set in another order are no change, unless the class has a ``snapshot()`` of its own.
+    of a set in another order are no change, nor are those that the sets of a field have in common, unless the class has
+    a ``snapshot()`` of its own. States of an unknown type are compared by their values.
 
     For example::
 
@@ -81,30 +82,41 @@ def difference(one: State, other: State) -> Sequence[Change]:
         (change,) = difference(state_at("ada", 1), state_at("ada"))
         assert (change.path, change.before, change.after) == (("balance",), 0, 5)
     """
-    if one.aggregate_root_type != other.aggregate_root_type:
+    name = one.aggregate_root_type
+    if name != other.aggregate_root_type or not types.knows(AggregateRoot, name):
         return list(differences(dict(one.fields), dict(other.fields)))
-    return changes_of(types.class_of(AggregateRoot, one.aggregate_root_type), one.fields, other.fields)
+    return changes_of(types.class_of(AggregateRoot, name), one.fields, other.fields)
 
 
 def changes_of(cls: type[AggregateRoot], before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     """Return the changes of plain values of the class's fields, like `difference`."""
-    same = {
-        name: after[name]
-        for name, value in before.items()
-        if name in after and value != after[name] and _differs_in_order(cls, name, value, after[name])
-    }
-    return list(differences({**before, **same}, dict(after)))
+    earlier, later = dict(before), dict(after)
+    for name in before.keys() & after.keys():
+        if before[name] != after[name]:
+            earlier[name], later[name] = _in_one_order(cls, name, before[name], after[name])
+    return list(differences(earlier, later))
 
 
-def _differs_in_order(cls: type[AggregateRoot], name: str, one: Any, other: Any) -> bool:
-    """Return True if plain values of a field differ only in the order of sets, which each set has its own of."""
+def _in_one_order(cls: type[AggregateRoot], name: str, one: Any, other: Any) -> tuple[Any, Any]:
+    """Return two plain values of a field as they can be compared by index: each set has its own order."""
     kind = schema_of(cls).types.get(name)
-    if kind is None or cls.snapshot is not AggregateRoot.snapshot or _sorted(one) != _sorted(other):
-        return False
+    if kind is None or cls.snapshot is not AggregateRoot.snapshot:
+        return one, other
     try:
-        return is_same(kind.decode(one), kind.decode(other))
+        values = kind.decode(one), kind.decode(other)
     except InvalidField:
-        return False
+        return one, other
+    if _sorted(one) == _sorted(other) and is_same(*values):
+        return other, other
+    if not all(isinstance(value, set | frozenset) for value in values):
+        return one, other
+    common = {*map(repr, one)} & {*map(repr, other)}
+    return _common_first(one, common), _common_first(other, common)
+
+
+def _common_first(items: Sequence[Any], common: Collection[str]) -> list[Any]:
+    """Return the items in the order of their texts, those first whose text is in ``common``."""
+    return sorted(items, key=lambda item: (repr(item) not in common, repr(item)))
 
 
 def _sorted(plain: Any) -> Any:

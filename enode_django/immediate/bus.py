@@ -30,7 +30,7 @@ from enode_django.concurrency.backoff import once
 from enode_django.conf import conf
 from enode_django.domain.handlers import Handlers
 from enode_django.domain.messages import Command
-from enode_django.domain.metadata import Metadata, current_metadata
+from enode_django.domain.metadata import EMPTY, Metadata, ambient_metadata, current_metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, UNDEFINED_TABLE, message, sqlstate
 from enode_django.exceptions import CommandTimeout, ConfigurationError, EnodeError, StoreFailing, error_text
@@ -224,15 +224,17 @@ class ImmediateCommandBus:
         """Do nothing: the bus holds no connections."""
 
     def run_following(self, call: Callable[[], None]) -> None:
-        """Call a function that lets subscribers follow: now or, inside a subscriber, when that subscriber is done."""
+        """Call a function that lets subscribers follow: now or, inside a subscriber, when that subscriber is done. Like
+        in a worker, they do not find the sender's metadata."""
         turn = self._turn
         turn.following.append(call)
         if turn.is_following:
             return
         turn.is_following = True
         try:
-            while turn.following:
-                turn.following.popleft()()
+            with ambient_metadata(EMPTY):
+                while turn.following:
+                    turn.following.popleft()()
         finally:
             turn.is_following = False
             turn.following.clear()

@@ -213,7 +213,8 @@ class DatabaseSubscribers:
         """Do due work for about that many seconds. The rest stays due."""
         began = time.monotonic()
         for alias in outbox_databases():
-            self._run(f"the outbox of {alias}", partial(self._bus.relay_left, alias, seconds))
+            left = max(0.0, began + seconds - time.monotonic())
+            self._run(f"the outbox of {alias}", partial(self._bus.relay_left, alias, left))
         for subscriber in self._subscribers():
             self._run(subscriber.name, partial(self._do_due, subscriber, began + seconds))
         is_over = time.monotonic() > began + seconds

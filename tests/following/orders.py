@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -60,12 +61,22 @@ class CustomerTotal(models.Model):
         app_label = "following"
 
 
+class FirstAmount(models.CharField):
+    """Has the amount that the row was made with, as slugs have a title."""
+
+    def pre_save(self, row: Any, add: bool) -> Any:
+        if add:
+            row.first = str(row.amount)
+        return row.first
+
+
 class DailyTotal(models.Model):
     """A row for each customer and day, with a counted primary key."""
 
     customer = models.CharField(max_length=20)
     day = models.DateField()
     amount = models.DecimalField(max_digits=12, decimal_places=2, default=0)
+    first = FirstAmount(max_length=20)
     made_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -101,7 +112,7 @@ class CustomerTotals(MultiProjection[CustomerTotal], key=lambda event: event.cus
 class DailyTotals(MultiProjection[DailyTotal]):
     name = "following.daily_totals"
     key_field = ("customer", "day")
-    volatile = ("made_at",)
+    volatile = ("first", "made_at")
 
     @handles(creates=True, key=lambda event: (event.customer, event.day))
     def ordered(self, row: DailyTotal, event: Ordered) -> None:

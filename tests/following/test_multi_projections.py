@@ -288,6 +288,25 @@ def test_a_row_that_is_looked_up_between_events_is_new_for_the_first_one_only(or
     assert Rack.objects.get().amounts == [1, 0, 0, 0]
 
 
+def test_a_field_that_is_set_when_a_row_is_made_is_set_by_the_first_event(orders: Harness) -> None:
+    subscription = following(orders, DailyTotals)
+    orders.deliver(subscription, stored(orders, "a", *[order("ann", amount) for amount in (1, 2, 3)]))
+    orders.deliver(subscription, stored(orders, "a", order("ann", 4), after=3))
+    assert (DailyTotal.objects.get().first, DailyTotal.objects.get().amount) == ("1", 10)
+
+
+def test_a_new_row_is_in_a_database_for_the_next_event(orders: Harness) -> None:
+    class PlacedTotals(CustomerTotals):
+        name = "following.placed_totals"
+        abstract = True
+
+        def ordered(self, row: CustomerTotal, event: Any) -> None:
+            row.largest[str(event.amount)] = row._state.db
+
+    orders.deliver(following(orders, PlacedTotals), stored(orders, "a", order("ann", 1), order("ann", 2)))
+    assert CustomerTotal.objects.get().largest == {"1": None, "2": "default"}
+
+
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 

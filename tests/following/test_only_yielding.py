@@ -16,6 +16,7 @@ from enode_django import (
     MultiProjection,
     ProcessManager,
     Projection,
+    cancel_command,
     ends,
     execute_command,
     handles,
@@ -144,3 +145,14 @@ def test_no_way_sends_a_command_from_a_projection_that_follows(way: Callable[[],
         with pytest.raises(SendInsideHandler, match=FROM_PROJECTION.format(GenerousLines.name)):
             execute_command(opened)
         assert [event.aggregate_root_id for event in bus.events] == ["ada"]
+
+
+@pytest.mark.parametrize("projection", [GenerousRows, GenerousPairs])
+def test_a_projection_cancels_no_command(projection: Any) -> None:
+    projection.way = staticmethod(lambda: cancel_command(BONUS.id))
+    refusal = f"cannot be cancelled by a handler of the projection {projection.name}, .* let a process manager"
+    with inline() as bus:
+        send_command(BONUS, after=60)
+        with pytest.raises(SendInsideHandler, match=refusal):
+            given(projection, "ada").when(AccountOpened(owner="Ada"))
+        assert len(list(bus.scheduled)) == 1

@@ -17,7 +17,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import key_of
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import AggregateNotFound, HistoryTooLong, UnknownMessageType
-from enode_django.history import Change, causation, difference, reached, state_at
+from enode_django.history import Change, State, causation, difference, reached, state_at
 from enode_django.history.causation import Limits
 from enode_django.models import Subscription
 from enode_django.repository.loading import AggregateLoader
@@ -132,6 +132,11 @@ def test_looking_at_a_state_leaves_a_snapshot_that_is_of_no_use(account: str, co
 def test_the_difference_between_two_versions_names_fields(account: str) -> None:
     changes = difference(state_at(account, 2), state_at(account, 4))
     assert changes == [Change(("balance",), "changed", Decimal(1), Decimal(6))]
+
+
+def test_states_that_no_class_made_are_compared_by_their_values() -> None:
+    one, other = (State("nowhere.Gone", "a", version, {"total": version}) for version in (1, 2))
+    assert difference(one, other) == [Change(("total",), "changed", 1, 2)]
 
 
 # -- causation ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -22,6 +23,7 @@ from enode_django import (
     Projection,
     applies,
     command_handler,
+    current_metadata,
     handles,
     send_command,
 )
@@ -121,6 +123,10 @@ class Behaviour:
     entered: threading.Event = dataclasses.field(default_factory=threading.Event)
     may_go_on: threading.Event | None = None
     """The event handler waits for it."""
+    users: list[tuple[str, str | None]] = dataclasses.field(default_factory=list)
+    """The name and the user in the ambient metadata, of each call."""
+    takes: float = 0.0
+    """The seconds that each call takes."""
     cut: tuple[str, int] = ("", 0)
     """The jar whose next handlers lose the session with the database, and how many of them."""
 
@@ -131,6 +137,8 @@ class Behaviour:
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
     def meet(self, name: str, id: str) -> None:
+        self.users.append((name, current_metadata().user_id))
+        time.sleep(self.takes)
         if (name, id) == self.killing:
             os.kill(os.getpid(), signal.SIGKILL)
         if (name, id) in self.failing:

@@ -21,6 +21,7 @@ from enode_django import (
     WaitFor,
     aexecute_command,
     asend_command,
+    current_metadata,
     execute_command,
     metadata,
     send_command,
@@ -90,6 +91,14 @@ def test_a_command_is_stored_answered_and_followed(new_process: NewProcess, beha
     assert behaviour.calls == [("mails", "a", 1)]
     assert decode_metadata(bytes(EventStream.objects.get().metadata)).user == "17"
     assert checkpoints.read("default", "immediate.entries", ["a"]) == {"a": 1}
+
+
+def test_projections_see_no_metadata_of_the_sender(new_process: NewProcess, behaviour: Behaviour) -> None:
+    new_process(JarRows, JarEntries, mails())
+    with metadata(user_id="17"):
+        send_command(Fill("a"))
+        assert current_metadata().user_id == "17"
+    assert sorted(behaviour.users) == [("entries", None), ("mails", "17"), ("rows", None)]
 
 
 def test_commands_of_one_call_are_handled_in_order(new_process: NewProcess) -> None:

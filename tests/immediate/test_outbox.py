@@ -19,7 +19,7 @@ from enode_django.conf.groups import IMMEDIATE
 from enode_django.databases import separate_connection
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ConfigurationError
-from enode_django.immediate import catch_up
+from enode_django.immediate import catch_up, following
 from enode_django.models import EventStream, OutboxCommand, ScheduledCommand
 from enode_django.runtime import close_bus, current_bus
 from tests import warm
@@ -205,6 +205,25 @@ def test_a_command_does_not_depend_on_an_open_transaction_of_the_store(other: st
     assert totals() == ({"a": 1} if commits else {})
     catch_up()
     assert totals() == {"a": 1}
+
+
+def test_a_command_spends_the_time_for_what_others_have_left_once_and_not_for_each_database(
+    other: str, settings: Any, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "KEEPING_UP", 0.05)
+    send_command(Fill("a"))
+    with transaction.atomic():
+        for _ in range(3):
+            send_command(Label("a"), outbox=True)
+        connection.run_on_commit.clear()
+    settings.ENODE = {**settings.ENODE, "OUTBOX": {"DATABASES": [other, "default"]}}
+    close_bus()
+    behaviour.takes = 0.1
+    send_command(Fill("b"))
+    assert EventStream.objects.filter(aggregate_root_id="a").count() <= 2
+    behaviour.takes = 0.0
+    catch_up()
+    assert EventStream.objects.filter(aggregate_root_id="a").count() == 4
 
 
 def test_a_database_that_is_away_keeps_no_other_one_waiting(

@@ -339,6 +339,27 @@ def test_the_next_event_sees_the_dates_of_a_new_row() -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("model", [pytest.param(Every, id="in memory"), pytest.param(Numbered, id="by the database")])
+def test_a_new_row_is_a_stored_one_for_the_next_event(model: type[models.Model]) -> None:
+    def note(row: Any, event: Any) -> None:
+        states.append((row._state.adding, row._state.db))
+
+    states: list[Any] = []
+    with transaction.atomic():
+        changed_row(model, "a", None, [(None, [note])] * 3, table(model).normalise)  # type: ignore[list-item]
+    assert states == [(True, None), (False, "default"), (False, "default")]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("shouted", [pytest.param(None, id="in memory"), pytest.param("x", id="by the database")])
+def test_a_field_that_is_set_when_a_row_is_made_is_set_by_the_first_event(shouted: str | None) -> None:
+    history: list[Given] = [{"name": "ann", "shouted": shouted}, {"name": "bob"}, {"name": "cat"}]
+    apart = handle(Own, each_alone(history))
+    assert handle(Own, [history]) == handle(Own, [history[:2], history[2:]]) == apart is not None
+    assert apart[-1]["first_name"] == "ann"
+
+
+@pytest.mark.django_db
 def test_what_a_handler_leaves_on_a_row_is_gone_for_the_next_event() -> None:
     def mark(row: Any, event: Any) -> None:
         assert not hasattr(row, "own")

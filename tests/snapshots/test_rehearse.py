@@ -141,6 +141,16 @@ def test_two_states_whose_sets_have_the_same_items_in_another_order_do_not_diffe
     assert (change.path, change.kind) == (("labels", 1), "removed")
 
 
+def test_items_that_two_sets_have_in_common_are_no_change_in_any_order() -> None:
+    before = State("snapshots.Shelf", "a", 1, {"total": 1, "labels": ["a", "b", "c"]})
+    more, other = (
+        difference(before, before._replace(version=2, fields={"total": 1, "labels": labels}))
+        for labels in (["d", "c", "b", "a", "e"], ["d", "c", "b"])
+    )
+    assert [(change.kind, change.after) for change in more] == [("added", "d"), ("added", "e")]
+    assert [(change.kind, change.before, change.after) for change in other] == [("changed", "a", "d")]
+
+
 def test_only_the_first_differences_of_an_aggregate_are_shown(
     store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

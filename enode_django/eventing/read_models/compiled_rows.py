@@ -46,7 +46,7 @@ def normalise(row):
   row._state.__dict__.pop("fields_cache", None)
   values = row.__dict__
   if {is_unprepared}: prepare(row)
-  {seen}, = values[{handled!r}] or unseen
+  {seen}, = values[{handled!r}] or first_seen(row)
   try:
     {steps}
   except (InvalidOperation, OnlyDatabaseKnows) as error:
@@ -62,15 +62,21 @@ _STEP = """
 """
 
 
-def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> Normalise:
-    """Return a function that changes the values of a row to those that it would have if it were stored and loaded. It
-    forgets related instances.
+def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing, alias: str) -> Normalise:
+    """Return a function that changes the values of a row to those that it would have if it were stored in the database
+    ``alias`` and loaded. It forgets related instances.
 
     The row's attribute ``handled`` is empty, or has the values of all fields after the last call; `NEVER_SEEN` stands
     for a value that has to be normalised again. The function stores the new values there. It raises
-    `OnlyDatabaseKnows`, and changes no value then.
+    `OnlyDatabaseKnows`, and changes no value then. The first call makes the state of a row that of a stored one.
     """
-    known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "unseen": (NEVER_SEEN,) * len(fields)}
+    unseen = (NEVER_SEEN,) * len(fields)
+
+    def first_seen(row: Any) -> Sequence[object]:
+        row._state.adding, row._state.db = False, alias
+        return unseen
+
+    known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "first_seen": first_seen}
     steps = []
     for n, field in enumerate(fields):
         known |= {f"{name}{n}": value for name, value in field._asdict().items()}

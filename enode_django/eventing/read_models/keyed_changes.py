@@ -73,7 +73,6 @@ class KeyedChanges:
                 return
             row, makes = self._table.new(key), True
         elif HANDLED in row.__dict__:
-            row._state.adding = key in self._made
             self._table.normalise(row)
             row._state.adding = False  # as if it was stored in between
         changed = row_after(row, event, handlers)
@@ -103,9 +102,7 @@ class KeyedChanges:
     def write(self, table: KeyedRowTable[Any]) -> None:
         """Store the changes. The rows must be locked."""
         changed = [(key, self.rows[key]) for key in self._changed]
-        for key, row in changed:
-            if row is not None:
-                row._state.adding = key in self._made
-        table.delete([key for key, row in changed if key in self._stored and (row is None or row._state.adding)])
-        table.update([row for _, row in changed if row is not None and not row._state.adding])
-        table.insert([row for _, row in changed if row is not None and row._state.adding])  # takes what they give up
+        made = self._made
+        table.delete([key for key, row in changed if key in self._stored and (row is None or key in made)])
+        table.update([row for key, row in changed if row is not None and key not in made])
+        table.insert([row for key, row in changed if row is not None and key in made])  # takes what they give up

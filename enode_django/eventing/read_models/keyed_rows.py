@@ -84,18 +84,27 @@ class KeyedRowTable(RowKeys[Row]):
     def normalise(self, row: Row) -> None:
         """Give the row, which handlers have changed, the values that it would have if it were stored and loaded. If
         only the database knows them, store and load a copy of the row, and roll that back. The row must be locked."""
+        adding = row._state.adding
         if self._normaliser.normalise(row):
             return
         twin = copied(row)
+        twin._state.adding = adding
         with atomic(using=self._alias):
-            if twin._state.adding:
-                self.delete([self.key_of(twin)])
-                self.insert([twin])
-            else:
-                self.update([twin])
-            (loaded,) = self._load([self.key_of(twin)]).values()
+            loaded = self._stored(twin)
             set_rollback(True, using=self._alias)
         self._normaliser.take_over(row, loaded)
+
+    def _stored(self, row: Row) -> Row:
+        """Store the row and load it. One that an earlier event of the batch has made is not stored yet."""
+        keys = [self.key_of(row)]
+        if row._state.adding:
+            self.delete(keys)
+        else:
+            self.update([row])
+            if found := self._load(keys):
+                return found[keys[0]]
+        self.insert([row])
+        return self._load(keys)[keys[0]]
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Insert new rows, which have different keys."""

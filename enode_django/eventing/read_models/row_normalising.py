@@ -39,7 +39,8 @@ class RowNormaliser:
         self._set_when_saved = [field for field in written if is_set_when_saved(field)]
         self._is_always_loaded = len(written) < len(fields) or not _is_made_of_fields(model)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
-        self.normalise_in_memory = compiled(self._fields, HANDLED, self._preparing())
+        self._alias = connection.alias
+        self.normalise_in_memory = compiled(self._fields, HANDLED, self._preparing(), self._alias)
         """Normalise a row like `normalise`. Raises `OnlyDatabaseKnows` where that returns False."""
 
     def _preparing(self) -> Preparing:
@@ -59,6 +60,7 @@ class RowNormaliser:
         except OnlyDatabaseKnows:
             if partly:
                 self._normalise_partly(row.__dict__)
+                row._state.adding = False
             return False
         return True
 
@@ -76,7 +78,7 @@ class RowNormaliser:
 
     @cached_property
     def _one_by_one(self) -> Sequence[tuple[RowField, Normalise]]:
-        return [(field, compiled([field], HANDLED, _PREPARED)) for field in self._fields]
+        return [(field, compiled([field], HANDLED, _PREPARED, self._alias)) for field in self._fields]
 
     def _prepare(self, row: models.Model) -> None:
         """Set the fields that saving a row sets; delete the attributes that a loaded row does not have. Raises
@@ -90,7 +92,8 @@ class RowNormaliser:
             raise OnlyDatabaseKnows(_unknown(row))
 
     def take_over(self, row: models.Model, loaded: models.Model) -> None:
-        """Give the row the values of a loaded row."""
+        """Give the row the values of a loaded row. It is a stored one from then on."""
+        row._state.adding, row._state.db = False, loaded._state.db
         values = row.__dict__
         values.update((name, value) for name, value in loaded.__dict__.items() if name not in self._not_taken)
 

@@ -234,6 +234,15 @@ class Initial(models.CharField):
         return row.initial
 
 
+class FirstName(models.CharField):
+    """Has the name that the row was made with, as slugs often do."""
+
+    def pre_save(self, row: Any, add: bool) -> Any:
+        if add:
+            row.first_name = row.name
+        return row.first_name
+
+
 class Digit(models.IntegerField):
     def db_check(self, connection: Any) -> str:
         return f'"{self.column}" < 10'
@@ -246,6 +255,7 @@ class Own(ReadModel):
     shouted = Shouted(null=True)
     whispered = Whispered(null=True)
     initial = Initial(max_length=1, null=True)
+    first_name = FirstName(max_length=10, null=True)
     digit = Digit(null=True)
     decoded = models.JSONField(null=True, encoder=DjangoJSONEncoder, decoder=ExactDecoder)
 
