@@ -233,7 +233,8 @@ def command_form(
         form = command_form(Deposit)({"amount": "5"}, aggregate_root_id="ada")
         assert form.is_valid() and form.execute().value == 5
     """
-    return _command_form(command, fields if fields is None else tuple(fields), tuple(exclude))
+    given = fields if fields is None else tuple(fields)
+    return _command_form(command, given, tuple(exclude))  # type: ignore[arg-type]
 
 
 @cache
