@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import cache
 from typing import Any
@@ -222,9 +222,8 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         self.data = data
 
 
-@cache
 def command_form(
-    command: type[Command], fields: tuple[str, ...] | None = None, exclude: tuple[str, ...] = ()
+    command: type[Command], fields: Iterable[str] | None = None, exclude: Iterable[str] = ()
 ) -> type[CommandForm]:
     """Return a form class for a class of commands.
 
@@ -234,6 +233,14 @@ def command_form(
         form = command_form(Deposit)({"amount": "5"}, aggregate_root_id="ada")
         assert form.is_valid() and form.execute().value == 5
     """
+    given = fields if fields is None else tuple(fields)
+    return _command_form(command, given, tuple(exclude))  # type: ignore[arg-type]
+
+
+@cache
+def _command_form(
+    command: type[Command], fields: tuple[str, ...] | None, exclude: tuple[str, ...]
+) -> type[CommandForm]:
     meta = type("Meta", (), {"command": command, "fields": fields, "exclude": exclude})
     form: type[CommandForm] = CommandFormMetaclass(f"{command.__name__}Form", (CommandForm,), {"Meta": meta})
     return form

@@ -119,8 +119,7 @@ class CommandView(AccessMixin, FormBase):
             return self.form_class
         if self.command is None:
             raise ImproperlyConfigured(f"{type(self).__qualname__} needs a command, or a form_class")
-        fields = tuple(self.fields) if self.fields is not None else None
-        return command_form(self.command, fields)  # type: ignore[arg-type]
+        return command_form(self.command, self.fields)
 
     def get_form_kwargs(self) -> dict[str, Any]:
         return {

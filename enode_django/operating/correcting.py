@@ -18,7 +18,7 @@ from enode_django.history import reached
 from enode_django.runtime import make_store, subscription_of
 
 HANDLED = "%s has handled the version before it was corrected, and keeps what it has made of that: %s"
-REBUILD, DECIDE = "manage.py rebuildprojection %s", "that cannot be taken back"
+REBUILD, DECIDE = "manage.py rebuildprojection %s --accept-differences", "that cannot be taken back"
 WAITS = f"{DECIDE}; while the event waits for its process, it is read as corrected"
 
 

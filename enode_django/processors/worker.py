@@ -131,7 +131,9 @@ class _Worker:
             except (EOFError, OSError):
                 logger.warning("the supervisor of %s is gone; draining", self._options.name)
                 self._grace = self._options.grace
+        begun = time.monotonic()
         drained = self._pipeline.drain(self._grace)
+        lasted = time.monotonic() - begun
         if drained:
             self._pipeline.close(CLOSE_TIMEOUT)
         try:
@@ -140,7 +142,8 @@ class _Worker:
             logger.debug("nobody reads the last report of %s", self._options.name)
         self._transport.close()
         if not drained:
-            logger.error("%s could not finish in %.1f s; what is left comes again", self._options.name, self._grace)
+            text = "%s could not finish: it ends after %.1f of %.1f s, and what is left comes again"
+            logger.error(text, self._options.name, lasted, self._grace)
         return 0 if drained else 1
 
     def _beat(self) -> None:

@@ -107,7 +107,7 @@ def _differ(name: str, comparison: Comparison) -> str:
     advice = (
         f"{MEND}, or accept the differences: what failed is then parked"
         if comparison.failed
-        else "if that is what the new code means, accept the differences"
+        else "if new code or a correction means that, accept the differences"
     )
     return (
         f"{failed}the rebuilt tables of {name} are not like those in use: {comparison.rows} rows differ among "

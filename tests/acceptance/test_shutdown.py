@@ -73,7 +73,7 @@ def test_a_second_signal_or_the_grace_time_ends_a_drain_which_finishes_what_is_b
     wait_begun(hanging)
     drain(second)
     assert second.wait_end() == 1
-    second.wait_for("could not finish in 1.0 s; what is left comes again")
+    second.wait_for(" of 1.0 s, and what is left comes again")
     second.wait_gone()
 
     third = start(stack, hanging, grace=PATIENCE)
@@ -106,7 +106,7 @@ def test_a_drain_without_postgres_or_redis_ends_with_the_grace_time_and_loses_no
         first.wait_for(BLOCKED_WORKER)
         first.signal(signal.SIGTERM)
         assert first.wait_end() == 1
-        first.wait_for("could not finish in 2.0 s; what is left comes again")
+        first.wait_for(" of 2.0 s, and what is left comes again")
         stack.postgres.start()
         second = stack.start_ready(2, WORKERS={"GRACE": 2.0})
         stack.redis.stop()

@@ -209,7 +209,7 @@ def test_who_has_handled_the_original_is_named(harness: Harness, parked: Sequenc
     assert handled_before("c", 1) == [], "it was passed over: no subscriber but that which failed handles such an event"
     assert handled_before("c", 2) == [
         "following.entries has handled the version before it was corrected, and keeps what it has made of that: "
-        "manage.py rebuildprojection following.entries"
+        "manage.py rebuildprojection following.entries --accept-differences"
     ]
     correct(harness.store, "c", 2, added(7), last=0, **WHO)
     assert harness.entries("c") == [(2, 1), (3, 2)]

@@ -101,7 +101,7 @@ def test_an_aggregate_that_is_missing_in_the_store_is_not_said_to_be_parked(coun
     _, error = run(Balances.name)
     assert "b: rebuilt up to version 0, in use up to version 3: the store has no more of it, or its type is" in error
     assert "parked" not in error
-    assert "if that is what the new code means, accept the differences" in error
+    assert "if new code or a correction means that, accept the differences" in error
 
 
 def test_rows_of_many_aggregates_are_not_waited_for_if_one_has_failed(

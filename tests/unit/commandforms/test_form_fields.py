@@ -63,6 +63,13 @@ def test_every_type_of_field_is_entered_and_arrives() -> None:
     assert command.aggregate_root_id == "a"
 
 
+def test_fields_may_be_named_by_a_list_as_in_a_form_of_a_model() -> None:
+    assert list(command_form(Everything, fields=["text", "day"])().fields)[:2] == ["text", "day"]
+    form = command_form(Everything, exclude=["day"])
+    assert "day" not in form().fields
+    assert form is command_form(Everything, exclude=("day",)), "it is made once"
+
+
 @override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin")
 def test_a_moment_has_a_time_zone_without_use_tz_too() -> None:
     command = command_of(command_form(Everything)(ENTERED, aggregate_root_id="a"))
