@@ -107,6 +107,18 @@ def test_a_queue_that_was_taken_when_a_lease_had_run_out_is_still_the_new_owners
         opened().state.acquire("g", "t", 0, "one", 60.0, 0)
 
 
+def test_a_checkpoint_that_could_not_be_written_does_not_count(opened: Callable[[], Opened]) -> None:
+    """Otherwise files that the one before needs would be deleted."""
+    first = opened()
+    first.state.create_topic("t", 1)
+    since, counted = first.store.since_checkpoint, first.store.deletion.counted
+    assert first.state.begin_checkpoint() is not None
+    first.state.finish_checkpoint(written=False)
+    assert first.store.since_checkpoint == since > 0
+    assert first.store.deletion.counted == counted
+    assert first.state.begin_checkpoint() is not None
+
+
 def test_renewals_cost_no_record_unless_they_make_the_lease_longer(opened: Callable[[], Opened]) -> None:
     first = opened()
     first.state.create_topic("t", 1)
