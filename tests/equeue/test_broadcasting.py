@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
@@ -235,6 +236,28 @@ def test_what_is_settled_is_written_though_nothing_is_consumed(memory: MemoryTra
     broadcast.queues.commit()
     assert json.loads((tmp_path / "billing@orders.json").read_text())["settled"] == {"0": 1, "1": 0}
     broadcast.stop()
+
+
+def test_offsets_that_could_not_be_written_are_written_later_though_nothing_is_consumed(
+    memory: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: OffsetsFile, kept: KeptOffsets) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    memory.send("orders", {0: texts("old")})
+    file = OffsetsFile(tmp_path, "billing", "orders")
+    queues = BroadcastQueues(memory, topic="orders", file=file, start=lambda queue: 1 - queue)
+    queues.join()
+    with monkeypatch.context() as full:
+        full.setattr(OffsetsFile, "write", fail)
+        queues.acquire_missing()
+        queues.commit()
+    assert not file.path.exists()
+    queues.commit()
+    file.close()
+    kept = OffsetsFile(tmp_path, "billing", "orders").open()
+    assert kept is not None
+    assert kept.offsets == {0: 1, 1: 0}
 
 
 def test_offsets_that_two_threads_commit_are_written_once(

@@ -95,6 +95,30 @@ def test_a_lease_that_is_longer_than_the_patience_is_waited_for_after_crashes(op
     assert state.acquire("g", "t", 0, "two", 60.0, 0).previous_owner == "one"
 
 
+def test_a_queue_that_was_taken_when_a_lease_had_run_out_is_still_the_new_owners_after_a_crash(
+    opened: Callable[[], Opened],
+) -> None:
+    state = opened().state
+    state.create_topic("t", 1)
+    state.acquire("g", "t", 0, "one", 5.0, 0)
+    state._clock.now += 5.0  # type: ignore[attr-defined]
+    state.acquire("g", "t", 0, "two", 60.0, 0)
+    with pytest.raises(QueueHeld, match="'two'"):
+        opened().state.acquire("g", "t", 0, "one", 60.0, 0)
+
+
+def test_a_checkpoint_that_could_not_be_written_does_not_count(opened: Callable[[], Opened]) -> None:
+    """Otherwise files that the one before needs would be deleted."""
+    first = opened()
+    first.state.create_topic("t", 1)
+    since, counted = first.store.since_checkpoint, first.store.deletion.counted
+    assert first.state.begin_checkpoint() is not None
+    first.state.finish_checkpoint(written=False)
+    assert first.store.since_checkpoint == since > 0
+    assert first.store.deletion.counted == counted
+    assert first.state.begin_checkpoint() is not None
+
+
 def test_renewals_cost_no_record_unless_they_make_the_lease_longer(opened: Callable[[], Opened]) -> None:
     first = opened()
     first.state.create_topic("t", 1)

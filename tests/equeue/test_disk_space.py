@@ -116,6 +116,23 @@ def test_sends_are_refused_while_the_reserve_is_used_and_control_records_are_tak
     assert bodies(messages(store, "orders", 0)) == [b"before", b"again"]
 
 
+def test_a_send_larger_than_a_file_for_which_there_is_no_room_does_not_stop_smaller_ones(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = os.posix_fallocate
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        if length > 4096:  # the size of a file
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(QueueFull):
+        send(store, 0, bytes(10_000))
+    for number in range(10):  # several files
+        assert send(store, 0, bytes(1_000)) == number
+
+
 def test_room_is_made_of_what_is_consumed_the_newest_file_included(store: MessageStore, free: Free) -> None:
     retention = Retention(max_age=1e9)
     for _ in range(20):

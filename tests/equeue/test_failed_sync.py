@@ -174,6 +174,23 @@ def test_whatever_an_open_store_has_shown_stays(
         store.abandon()
 
 
+def test_what_is_sent_during_a_flush_does_not_count_as_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = opened(tmp_path)
+    sent(store, 0, 1)
+    end, sync = store.position, os.fdatasync
+
+    def sync_and_send(descriptor: int) -> None:
+        sync(descriptor)
+        sent(store, 1, 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", sync_and_send)
+        assert store.flush() == end
+    assert store.flushed == end < store.position
+    assert store.flush() == store.position
+    store.abandon()
+
+
 def test_flush_of_a_new_file_needs_no_free_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -376,6 +376,19 @@ def test_a_lost_index_is_read_from_the_messages(tmp_path: Path, damage: str) -> 
     store.abandon()
 
 
+def test_a_lost_index_whose_newest_message_begins_a_file_is_read_from_the_messages(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    count = 0
+    while len(chunks(tmp_path)) < 2:
+        send(store, 0, b"%d" % count)
+        count += 1
+    store.close(b"")
+    next(tmp_path.glob("queues/orders/0/*.index")).unlink()
+    store, _ = opened(tmp_path)
+    assert bodies(messages(store, "orders", 0)) == [b"%d" % number for number in range(count)]
+    store.abandon()
+
+
 def test_long_queues_have_several_index_files(tmp_path: Path) -> None:
     store, _ = opened(tmp_path, chunk_size=1 << 20)
     for number in range(20_000):

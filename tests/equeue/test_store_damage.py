@@ -68,6 +68,21 @@ def test_a_flipped_byte_in_the_last_message_of_a_queue_does_not_give_its_offset_
     store.abandon()
 
 
+def test_a_damaged_send_before_an_unfinished_one_is_not_cut_off_with_it(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    send(store, 0, b"damaged")
+    store.flush()
+    store.append("orders", [batch(1, b"there"), batch(2, b"cut off")])
+    store.abandon()
+    (path,) = chunks(tmp_path)
+    flip(path, place_of(path, b"damaged"))
+    os.truncate(path, place_of(path, b"cut off"))
+    store, _ = opened(tmp_path)
+    assert store.bounds("orders", 1) == (0, 0)
+    assert send(store, 0, b"next") == 1
+    store.abandon()
+
+
 def test_a_missing_file_costs_what_was_in_it(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     for number in range(30):

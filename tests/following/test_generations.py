@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from psycopg.errors import LockNotAvailable
 
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.pending import PendingAggregate
@@ -127,6 +128,28 @@ def test_a_batch_under_way_is_waited_for(harness: Harness, behaviour: Behaviour)
         late.commit()
     swept_again(sweep, harness)
     assert harness.rows() == {"c": ("", 1, 1)}
+
+
+def test_no_generation_is_noted_until_a_batch_that_has_asked_for_them_ends(harness: Harness) -> None:
+    checkpoints.subscribe("default", "any", 0, Position(1, 1))
+    with bare_session() as other:
+        with transaction.atomic():
+            assert failovers.generations_cursor("default", "any").fetchall() == [(0, 1)]
+            with pytest.raises(LockNotAvailable):
+                other.execute("SELECT FROM enode_django_subscription FOR NO KEY UPDATE NOWAIT")
+            other.rollback()
+        other.execute("SELECT FROM enode_django_subscription FOR NO KEY UPDATE NOWAIT")
+        other.rollback()
+
+
+def test_an_event_that_is_still_stored_stays_parked_with_the_time_since_it_fails(harness: Harness) -> None:
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    for id, version in (("kept", 2), ("erased", 3)):
+        row = parking.Parked("any", "following.Counter", id, version, "any", "ValueError", "", 1, since, since)
+        parking.park("default", row)
+    checks = {id: failovers.Check(stored=2, handled=2) for id in ("kept", "erased")}
+    failovers.save_checks("default", "any", 0, 1, checks, taken_back=False)
+    assert [(row.aggregate_root_id, row.first_failed_at) for row in harness.parked("any")] == [("kept", since)]
 
 
 def ahead(harness: Harness, *lost: StreamRecord) -> None:

@@ -3,6 +3,7 @@ to."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -10,10 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.bus.results import CommandResult, CommandStatus, decode_result
+from enode_django.commanding.mailbox_router import MailboxRouter
 from enode_django.domain.messages import Command
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.processors.mailboxes import Mailboxes
+from enode_django.processors.measuring import BatchMeter
+from enode_django.processors.puller import Puller, ShardBacklogs
+from enode_django.processors.statistics import Statistics
 from enode_django.serialization.codec import encode_command
 from tests.races.counting import Add, Create, SetTotal
 from tests.races.harness import Worker as Rival
@@ -112,6 +118,35 @@ def test_a_copy_of_a_failed_command_fails_as_before_in_another_queue(
     for _ in range(2):
         assert {answer.command_id: answer for answer in setting.execute(*commands)} == failed
     assert all(command.id not in commands_stored(setting.store, command.aggregate_root_id) for command in commands)
+
+
+def test_the_pulling_thread_knows_the_answers_of_other_queues_before_it_passes_a_copy_on(setting: Setting) -> None:
+    commands = [Add(root, id=f"add-{root}") for root in ROOTS]
+    setting.execute(*commands)
+    add_queues(setting)
+    setting.producer.send_batch(
+        COMMANDS, [(command.aggregate_root_id, encode_command(command, b"")) for command in commands]
+    )
+    passed_on, answered = [], []
+    for worker in setting.workers:
+        mailboxes = Mailboxes(MailboxRouter(1, 1), 1, 100_000)
+        puller = Puller(
+            worker.consumer,
+            worker.intake,
+            worker.remembered,
+            mailboxes,
+            [worker.processor],
+            setting.store,
+            backlogs=ShardBacklogs(1, 1_000),
+            meter=BatchMeter(Statistics()),
+            max_batch=100,
+            progress=threading.Event(),
+        )
+        puller._pull_once()
+        passed_on += mailboxes.commands[0].take(100, 0) or []
+        answered += [one for item in mailboxes.finished.take(100, 0) or [] for one in item.items]
+    assert passed_on == []
+    assert {one.envelope.id for one in answered} == {command.id for command in commands}
 
 
 def test_what_was_answered_in_between_is_known_when_the_queue_is_shown_again(setting: Setting) -> None:

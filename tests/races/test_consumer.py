@@ -154,6 +154,23 @@ def test_leases_that_some_servers_have_renewed_hold_though_others_are_away(
     ]
 
 
+def test_an_unusable_server_of_a_missing_queue_stops_no_pull_or_release_of_others(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Lease:
+        raise TransportUnavailable("its server is away")
+
+    take(setting.one, 0)
+    monkeypatch.setattr(setting.transport, "acquire", fail)
+    assert take(setting.one, 0, 1) == []
+    assert setting.one.owned == {0}
+    assert take(setting.one, 1) == [], "the other is to be released"
+    setting.one.release_drained()
+    setting.one.assign([1])
+    with pytest.raises(TransportUnavailable):
+        setting.one.acquire_missing()
+
+
 def test_a_group_whose_first_member_died_while_it_began_begins_everywhere_where_it_shall(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from enode_django.commanding.publisher import answer_of
 from enode_django.domain.messages import Command
 from enode_django.eventstore.dead_letters import key_of
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.positions import FIRST
 from tests.races.counting import Add, AddSoftly, AddWithin, Create, FailUnless, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, commands_stored
 
@@ -256,3 +257,19 @@ def test_a_recovery_forgets_only_its_own_aggregates_commands(store: MemoryEventS
     worker.settle()
     answers = [answer_of(one) for one in worker.finished if one.envelope.aggregate_root_id == "x"]
     assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.REFUSED] * 2
+
+
+def test_a_row_that_was_found_before_a_failover_is_not_published_as_one_of_the_new_generation(
+    store: MemoryEventStore,
+) -> None:
+    """The failover may have erased it, and subscribers would handle it."""
+    create = Create("x", id="c")
+    Worker(store).run(create)
+    successor = Worker(store)
+    successor.window.backlog_end = 1
+    entries, left = successor.processor.take_stored(successor.send(create))
+    assert left == []
+    store.begin_generation(store.position().generation)
+    (finished,) = successor.committer.commit(entries).finished
+    assert finished.record is not None
+    assert finished.generation == FIRST.generation < store.generation_of("x")

@@ -239,7 +239,7 @@ class MessageLog(LogReader):
         try:
             self._chunk_for_control(length).append(buffers, length)
         except OSError as error:
-            if error.errno not in FULL or self._space.uses_reserve:
+            if error.errno not in FULL:
                 raise
             self._space.give_up(length)
             self._chunk_for_control(length).append(buffers, length)

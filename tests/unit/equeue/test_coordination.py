@@ -47,6 +47,19 @@ def test_no_lease_outlives_a_restart_and_owners_have_time_to_come_back() -> None
     assert coordinator.acquire("g", "orders", 1, "one", 10.0, bounds=(0, 5), now=110.0).previous_owner == "two"
 
 
+@pytest.mark.parametrize("shows", ["renew", "commit"])
+def test_an_owner_that_has_shown_that_it_knows_of_the_one_before_is_not_told_again(shows: str) -> None:
+    coordinator = busy()
+    taken = coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=10.0)
+    again = coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=10.0)
+    assert taken.previous_owner == again.previous_owner == "one", "the first answer may have been lost"
+    if shows == "renew":
+        coordinator.renew("g", "orders", "two", {0: again.epoch}, 10.0, now=10.0)
+    else:
+        coordinator.commit("g", "orders", {0: Commit(again.epoch, 7)})
+    assert coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=10.0).previous_owner is None
+
+
 def test_members_have_time_to_come_back_after_a_restart() -> None:
     coordinator = busy()
     coordinator.restarted(1, now=100.0, patience=10.0, bounds=BOUNDS)
