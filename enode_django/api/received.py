@@ -48,14 +48,7 @@ def command_id_of(header: str | None, user: str) -> str | None:
         key = check_id(header[1:-1] if quoted else header)
     except InvalidId as error:
         raise invalid_parameter("Idempotency-Key", str(error)) from error
-    return key if _was_taken_as_id(key, user) else id_of_key(user, key)
-
-
-def _was_taken_as_id(key: str, user: str) -> bool:
-    """Return True if an earlier version of this code received the key, and used it as the id. It is not a new command
-    then."""
-    row = _find(key)
-    return row is not None and row.user == user
+    return id_of_key(user, key)
 
 
 def receive(command: Command, content: Any, user: str) -> None:

@@ -11,7 +11,6 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
-from enode_django.checks.moved_keys import MOVED, MOVED_OF_API
 from enode_django.conf import groups
 from enode_django.exceptions import ConfigurationError
 
@@ -26,35 +25,20 @@ def _settings() -> Iterator[CheckMessage]:
     except ConfigurationError as error:
         yield Error(str(error), id="enode_django.E001")
         return
-    yield from _keys("ENODE", given, groups.Conf, MOVED)
+    yield from _keys("ENODE", given, groups.Conf)
     for key, group in groups.GROUPS.items():
-        moved = MOVED_OF_API if key == "API" else {}
-        yield from _keys(f"ENODE[{key!r}]", given.get(key, {}), group, moved)
+        yield from _keys(f"ENODE[{key!r}]", given.get(key, {}), group)
     for place, value, rule in settings.broken_rules(settings.conf(), given):
         yield Error(f"{place} is {value!r}; it must be {rule.wanted}.", id=rule.id)
     for check in (_retries, _sizes, _topics, _outboxes, _states, _spark, _broker):
         yield from check()
 
 
-def _keys(
-    name: str, level: Mapping[Any, Any], cls: type[Any], moved: Mapping[str, tuple[str, str]]
-) -> Iterator[CheckMessage]:
+def _keys(name: str, level: Mapping[Any, Any], cls: type[Any]) -> Iterator[CheckMessage]:
     known = settings.keys_of(cls)
     for key in sorted(level.keys() - {*known}, key=str):
-        if key in moved:
-            yield _moved(f"{name}[{key!r}]", key, level[key], *moved[key])
-        else:
-            hint = f"Known are {', '.join(sorted(known))}."
-            yield Error(f"{name} has the unknown key {key!r}.", hint=hint, id="enode_django.E002")
-
-
-def _moved(old: str, key: str, value: object, group: str, new: str) -> Error:
-    text = f"timedelta(days={value!r})" if key.endswith("_DAYS") and value is not None else repr(value)
-    return Error(
-        f"{old} is now ENODE[{group!r}][{new!r}].",
-        hint=f'Write ENODE = {{"{group}": {{"{new}": {text}}}}}.',
-        id="enode_django.E220",
-    )
+        hint = f"Known are {', '.join(sorted(known))}."
+        yield Error(f"{name} has the unknown key {key!r}.", hint=hint, id="enode_django.E002")
 
 
 ALLOCATION_HINT = "Name a function that takes queues, members and their present queues, or leave ALLOCATION out."

@@ -304,13 +304,11 @@ class Coordinator:
     @classmethod
     def restore(cls, plain: Sequence[Any], allocate: Allocate = divide) -> Coordinator:
         coordinator = cls(allocate)
-        topics, coordinator._epoch, *deleted = plain
-        coordinator._deleted = dict(*deleted)  # missing in data of earlier versions
-        for name, queues, version, producers, consumers, groups, *max_age in topics:
+        topics, coordinator._epoch, coordinator._deleted = plain
+        for name, queues, version, producers, consumers, groups, max_age in topics:
             records = {group: restored_group(*values) for group, values in groups.items()}
-            topic = Topic(name, queues, version, set(producers), set(consumers), records)
-            (topic.max_age,) = max_age or (None,)  # missing in data of earlier versions
-            coordinator.topics[name] = topic
+            shown = set(producers), set(consumers)
+            coordinator.topics[name] = Topic(name, queues, version, *shown, records, max_age=max_age)
         return coordinator
 
 

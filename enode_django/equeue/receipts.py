@@ -64,10 +64,6 @@ class Receipts:
 
     @classmethod
     def restore(cls, plain: Sequence[Any]) -> Receipts:
-        """Restore the receipts from the value of `plain`, or from a list of receipts, as earlier versions wrote it."""
-        if len(plain) == 3 and isinstance(plain[0], int):
-            dropped, blocks, loose = plain
-            return cls(deque(blocks), list(loose), dropped)
-        receipts = cls()
-        receipts.add(plain)
-        return receipts
+        """Restore the receipts from the value of `plain`."""
+        dropped, blocks, loose = plain
+        return cls(deque(blocks), list(loose), dropped)

@@ -175,7 +175,7 @@ def _plain_deaths(claim: QueueClaim) -> Sequence[Any]:
 
 
 def restored_group(
-    generation: int, sessions: Any, division: Any, claims: Any, retired: bool, paused: bool = False
+    generation: int, sessions: Any, division: Any, claims: Any, retired: bool, paused: bool
 ) -> GroupRecord:
     group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
     restored = {
@@ -183,8 +183,8 @@ def restored_group(
             *(owner, until, epoch, previous, offset),
             Receipts.restore(receipts),
             {at: set(members) for at, members in deaths},
-            *lease,  # missing in data of earlier versions
+            lease,
         )
-        for queue, owner, until, epoch, previous, offset, receipts, deaths, *lease in claims
+        for queue, owner, until, epoch, previous, offset, receipts, deaths, lease in claims
     }
     return GroupRecord(group, restored, retired, paused)

@@ -23,14 +23,13 @@ from enode_django.jobs.progress import Report
 from enode_django.rebuilding.engine import postgres_shards
 from enode_django.runtime import make_store
 from enode_django.spark.archive_files import ArchiveFiles
-from enode_django.spark.archive_rows import BUCKETS_COLUMN, rows_by_bucket, rows_by_day, with_columns, write, written
-from enode_django.spark.batches import SCHEMA
+from enode_django.spark.archive_rows import BUCKETS_COLUMN, rows_by_bucket, with_columns, write, written
 from enode_django.spark.compaction import begin_of_merge
 from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.holding import held
 from enode_django.spark.horizons import Positions, horizon_of, text_of
 from enode_django.spark.layout import count_ranges
-from enode_django.spark.manifests import BY_BUCKET, Increment, Known, Manifest
+from enode_django.spark.manifests import Increment, Known, Manifest
 from enode_django.spark.options import POSITION
 from enode_django.spark.source import events
 
@@ -167,7 +166,7 @@ def _merged(run: ArchiveRun, manifest: Manifest, *, json: bool, compact: bool) -
     merged = manifest.increments[begin:]
     name = run.files.new_increment(manifest)
     run.report("merging", increments=len(merged), into=name)
-    bytes = sum(one.bytes or sum(run.files.files_of(one.name).values()) for one in merged)
+    bytes = sum(one.bytes for one in merged)
     planned = Increment(name, merged[0].after, merged[-1].horizon, 0, 0, "", [], json=json)
     rows = _rows_of(run, merged, json)
     increment, _ = _written(run, rows, planned, _ranges(run.spark, bytes, FILE_BYTES))
@@ -182,7 +181,7 @@ def _is_compact(manifest: Manifest, json: bool) -> bool:
 
 
 def _is_as_wanted(increment: Increment, json: bool) -> bool:
-    return increment.layout == BY_BUCKET and (increment.json or not json)
+    return increment.json or not json
 
 
 def _rows_of(run: ArchiveRun, increments: Sequence[Increment], json: bool) -> DataFrame:
@@ -192,8 +191,7 @@ def _rows_of(run: ArchiveRun, increments: Sequence[Increment], json: bool) -> Da
     rows = rows_by_bucket(run.spark, run.files, as_wanted).drop(BUCKETS_COLUMN)
     if not lacking:
         return rows
-    by_bucket = rows_by_bucket(run.spark, run.files, lacking).select(*SCHEMA.names)
-    return rows.union(with_columns(by_bucket.union(rows_by_day(run.spark, run.files, lacking)), json=json))
+    return rows.union(with_columns(rows_by_bucket(run.spark, run.files, lacking), json=json))
 
 
 def _check_complete(increment: Increment, merged: Sequence[Increment]) -> None:

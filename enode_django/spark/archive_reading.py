@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from enode_django.conf import conf
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ArchiveError, ArchiveMismatch
 from enode_django.jobs.progress import Report, silent
 from enode_django.spark.archive import ArchiveRun, check_history, has_new, tail_held, write_new
 from enode_django.spark.archive_corrections import with_corrections
 from enode_django.spark.archive_files import ArchiveFiles
-from enode_django.spark.archive_rows import TYPE, bucket_branches, label_in, rows_by_bucket, rows_by_day
-from enode_django.spark.batches import SCHEMA
+from enode_django.spark.archive_rows import TYPE, bucket_branches, label_in, rows_by_bucket
 from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.horizons import Positions, text_of
 from enode_django.spark.layout import count_ranges
-from enode_django.spark.manifests import BY_BUCKET, Increment, Manifest
+from enode_django.spark.manifests import Increment, Manifest
 from enode_django.spark.reading import limited
 
 __all__ = ["archived_events"]
@@ -45,7 +43,7 @@ def archived_events(
     read until the block ends.
 
     Corrections made before or after archiving are applied. All streams of an aggregate are in one partition, sorted by
-    (aggregate root id, version); refusals are left out. Increments by bucket need no shuffle. Rows that are not in the
+    (aggregate root id, version); refusals are left out. Increments need no shuffle. Rows that are not in the
     archive are written beside it, and deleted at the end of the block. Blocks while they are written. Raises
     `ArchiveError` if there is no archive or files of it are missing, and `ArchiveMismatch` as `export_events` does.
 
@@ -85,18 +83,13 @@ def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequen
                 run.files.remove(name)
 
 
-@contextmanager
 def _whole_aggregates(
     spark: SparkSession, files: ArchiveFiles, increments: Sequence[Increment], types: Sequence[str]
-) -> Iterator[DataFrame]:
+) -> AbstractContextManager[DataFrame]:
     """Yield a frame that has all streams of an aggregate in one partition."""
     rows = _wanted(rows_by_bucket(spark, files, increments), types)
-    if all(one.layout == BY_BUCKET for one in increments):
-        labels = {label_in(file) for one in increments for file in one.files}
-        with bucket_branches(rows, labels, _tasks(spark, increments)) as parts:
-            yield parts
-    else:
-        yield _shuffled(rows, _wanted(rows_by_day(spark, files, increments), types))
+    labels = {label_in(file) for one in increments for file in one.files}
+    return bucket_branches(rows, labels, _tasks(spark, increments))
 
 
 def _wanted(rows: DataFrame, types: Sequence[str]) -> DataFrame:
@@ -107,13 +100,6 @@ def _wanted(rows: DataFrame, types: Sequence[str]) -> DataFrame:
 def _tasks(spark: SparkSession, increments: Sequence[Increment]) -> int:
     bytes, cores = sum(one.bytes for one in increments), spark.sparkContext.defaultParallelism
     return count_ranges(bytes, most=TASK_BYTES, least=LEAST_TASK_BYTES, wanted=TASKS_PER_CORE * cores)
-
-
-def _shuffled(rows: DataFrame, by_day: DataFrame) -> DataFrame:
-    """Gather the streams of an aggregate, which are in several directories, in one partition by a shuffle."""
-    both = rows.select(*SCHEMA.names).union(by_day)
-    tasks = conf().SPARK.DATABASE_TASKS  # the tasks that read this frame write to the database
-    return both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
 
 
 def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:

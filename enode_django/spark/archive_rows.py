@@ -20,7 +20,7 @@ from enode_django.spark.archive_files import INCREMENT, ArchiveFiles
 from enode_django.spark.batches import SCHEMA
 from enode_django.spark.decoding import ARCHIVE_DDL, ARCHIVE_NAMES, READ_DDL, decoded
 from enode_django.spark.layout import bucket_ranges, labels_meeting
-from enode_django.spark.manifests import BY_BUCKET, Increment, Known
+from enode_django.spark.manifests import Increment, Known
 from enode_django.spark.progress import with_progress
 
 TYPE, BUCKETS_COLUMN = "aggregate_root_type", "buckets"
@@ -101,16 +101,10 @@ def written(spark: SparkSession, files: ArchiveFiles, increment: str, report: Re
 
 
 def rows_by_bucket(spark: SparkSession, files: ArchiveFiles, increments: Sequence[Increment]) -> DataFrame:
-    """Read the increments that are laid out by bucket, with the columns of `with_columns` and `BUCKETS_COLUMN`."""
-    names = [one.name for one in increments if one.layout == BY_BUCKET]
+    """Read increments, with the columns of `with_columns` and `BUCKETS_COLUMN`."""
+    names = [one.name for one in increments]
     # Spark puts the columns of directories last.
     return _parquet(spark, files, names, f"{READ_DDL}, {BUCKETS_COLUMN} STRING").select(*ARCHIVE_NAMES, BUCKETS_COLUMN)
-
-
-def rows_by_day(spark: SparkSession, files: ArchiveFiles, increments: Sequence[Increment]) -> DataFrame:
-    """Read the event streams of the increments that earlier versions have laid out by day."""
-    names = [one.name for one in increments if one.layout != BY_BUCKET]
-    return _parquet(spark, files, names, f"{READ_DDL}, day DATE").select(*SCHEMA.names)
 
 
 def _parquet(spark: SparkSession, files: ArchiveFiles, increments: Sequence[str], ddl: str) -> DataFrame:

@@ -15,10 +15,7 @@ from typing import Any, NamedTuple
 from enode_django.exceptions import ArchiveError, shown
 from enode_django.spark.horizons import Positions, positions_in, texts_of
 
-FORMAT = 2
-_OLDEST_FORMAT = 1
-"""In this format, increments were divided by type and day, and all rows had JSON."""
-BY_DAY, BY_BUCKET = "day", "bucket"
+FORMAT = 3
 
 Known = Mapping[int, tuple[str, str]]
 
@@ -26,8 +23,8 @@ Known = Mapping[int, tuple[str, str]]
 class Increment(NamedTuple):
     """The rows at positions p with after <= p < horizon: of one export, or of several merged ones.
 
-    ``made_at`` is ISO 8601. ``files`` are relative to the increment's directory; ``bytes`` is their total size (0:
-    unknown). ``json``: the rows have JSON.
+    ``made_at`` is ISO 8601. ``files`` are relative to the increment's directory; ``bytes`` is their total size.
+    ``json``: the rows have JSON.
     """
 
     name: str
@@ -38,7 +35,6 @@ class Increment(NamedTuple):
     made_at: str
     files: Sequence[str]
     bytes: int = 0
-    layout: str = BY_BUCKET
     json: bool = False
 
 
@@ -117,17 +113,17 @@ def text_of(manifest: Manifest) -> str:
 
 
 def manifest_of(text: str) -> Manifest:
-    """Return the manifest of a text made by `text_of`, also in the oldest format. Raises `ArchiveError` for any other
-    text."""
+    """Return the manifest of a text made by `text_of`. Raises `ArchiveError` for any other text."""
     try:
         value = json.loads(text)
-        if value["format"] not in (_OLDEST_FORMAT, FORMAT):
-            raise ArchiveError(f"the archive has the format {value['format']!r}, here it is {FORMAT}; use newer code")
+        if value["format"] != FORMAT:
+            raise ArchiveError(
+                f"the archive has the format {value['format']!r}, here it is {FORMAT}; use the version that wrote it"
+            )
         known = {int(number): (command, root) for number, (command, root) in value["known"].items()}
-        before: dict[str, Any] = {"layout": BY_DAY, "json": True} if value["format"] == _OLDEST_FORMAT else {}
-        increments = [_increment({**before, **one}) for one in value["increments"]]
-        replaced = tuple(Replaced(**one) for one in value.get("replaced", ()))
-        return Manifest(value["number"], increments, known, value.get("json", bool(before)), replaced)
+        increments = [_increment(one) for one in value["increments"]]
+        replaced = tuple(Replaced(**one) for one in value["replaced"])
+        return Manifest(value["number"], increments, known, value["json"], replaced)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArchiveError(
             f"{shown(text)} is not a manifest of an archive ({type(error).__name__}: {error}); if it was damaged, "

@@ -79,16 +79,6 @@ def test_a_key_is_nobody_elses_and_keeps_nobody_from_using_the_same(sender: Call
     assert problem(other.get(f"commands/{first['id']}/"), 404)
 
 
-def test_a_key_that_an_earlier_version_took_for_the_id_still_stands_for_its_command(sender: Caller) -> None:
-    with metadata(user_id=sender.key):
-        first = execute_command(Deposit("a", amount=Decimal(5), id="k"))
-    sender.send(*DEPOSIT, key="any other")
-    ReceivedCommand.objects.update(command_id="k")  # the row that an earlier version has written for it
-    again = sender.send(*DEPOSIT, key="k", query=WAIT).json()
-    assert (again["id"], again["version"]) == ("k", first.version)
-    assert problem(sender.send("bank.Withdraw", "a", {"amount": "5"}, key="k"), 422)
-
-
 @pytest.mark.parametrize("user", ["somebody", None])
 def test_the_id_of_a_command_that_came_another_way_is_taken(sender: Caller, user: str | None) -> None:
     """Nobody can produce such an id. If one is taken anyway, the answer does not reveal whose command that is."""

@@ -31,7 +31,7 @@ def test_nobody_but_the_broker_may_read_what_it_writes(tmp_path: Path) -> None:
     for _ in range(3):
         store.append("orders", [batch(0, b"secret")] * (SEGMENT_ENTRIES // 2))
     store.flush()
-    store.close(b"\x94\x03\x01\xc0\xc0")
+    store.close(b"\x97\x04\x01\xc0\xc0\xa0\xc3\x92\xa0\x80")
     back_up(directory, "first")
     found = modes(tmp_path)
     kinds = {Path(name).suffix or Path(name).name for name, mode in found.items() if mode == 0o600}

@@ -24,7 +24,6 @@ from enode_django.checks import scheduling as scheduling_checks
 from enode_django.checks import settings as checks
 from enode_django.checks import store as store_checks
 from enode_django.checks import subscribers as subscriber_checks
-from enode_django.checks.moved_keys import MOVED
 from enode_django.conf import keys_of, rules
 from enode_django.conf.groups import GROUPS, Conf
 from enode_django.equeue.transports.broker import BrokerTransport
@@ -49,14 +48,6 @@ def test_every_setting_is_documented_with_its_default(section: str, group: type[
     shown = {key: "{}" if key in GROUPS else repr(getattr(defaults, key)) for key in keys_of(group)}
     assert {code_of(key): code_of(default) for key, default, _ in rows} == shown
     assert all(meaning for _, _, meaning in rows)
-
-
-def test_every_old_key_is_documented_with_its_new_spelling() -> None:
-    rows = [[code_of(cell) for cell in row] for row in settings_tables()["Old keys"]]
-    wanted = {key: f'"{group}": {{"{name}": ' for key, (group, name) in MOVED.items()}
-    documented = {re.findall(r"\w+", old)[0]: new for old, new in rows if not old.startswith('"API"')}
-    assert documented.keys() == wanted.keys()
-    assert all(documented[key].startswith(text) for key, text in wanted.items())
 
 
 def test_options_of_the_redis_transport_are_documented_with_their_defaults() -> None:

@@ -55,10 +55,12 @@ class NewerHandlers(Handlers):
         plain = dict(self._plain)
         self._plain = {
             **plain,
-            "fly": lambda where: f"flew to {where}",
             "create_topic": lambda topic, queues, added: plain["create_topic"](topic, queues),
             **{name: _with_more(plain[name], depth) for name, depth in ANSWERS_WITH_MORE.items()},
         }
+
+    def fly(self, where: str) -> str:
+        return f"flew to {where}"
 
 
 ANSWERS_WITH_MORE = {"route": 0, "queues": 1, "join": 0, "acquire": 0, "groups": 1}

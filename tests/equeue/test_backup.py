@@ -33,7 +33,7 @@ from tests.equeue.test_broadcasting import ALL
 
 SMALL = {"chunk_size": 4096}
 PAGE = 4096
-STATE = b"\x94\x03\x01\xc0\xc0"
+STATE = b"\x97\x04\x01\xc0\xc0\xa0\xc3\x92\xa0\x80"
 MOST_LEFT = 2_000
 """The sender waits while the broker has more messages than this that it has not deleted."""
 

@@ -109,7 +109,7 @@ def test_an_index_that_is_damaged_or_wrong_is_a_note(directory: Path) -> None:
 def test_what_a_crash_has_torn_is_a_note(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     send(store, 0, b"whole")
-    store.checkpoint(b"\x93\x03\x01\x92\x90\x00")
+    store.checkpoint(b"\x93\x04\x01\x93\x90\x00\x80")
     send(store, 0, b"torn" * 100)
     end = store.position
     store.abandon()

@@ -22,12 +22,10 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.buckets import BUCKETS, bucket_of
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
-from enode_django.serialization.json_text import described
 from enode_django.spark import archive, archive_reading, compaction
 from enode_django.spark.archive import check_history, export_events, tail_held
 from enode_django.spark.archive_files import ArchiveFiles
 from enode_django.spark.archive_reading import archived_events
-from enode_django.spark.batches import batch_of
 from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.holding import held
 from enode_django.spark.horizons import horizon_of
@@ -115,7 +113,7 @@ def test_everything_is_in_it_once_with_what_it_says(
     assert by_id["o", 1]["aggregate_root_type"] == "odd/type"
 
     said = manifest(tmp_path)
-    assert (said["format"], said["number"], said["rows"], said["refusals"]) == (2, 2, 10, 1)
+    assert (said["format"], said["number"], said["rows"], said["refusals"]) == (3, 2, 10, 1)
     assert len(said["increments"][1]["files"]) == 1, "of a type, whatever number of tasks has read them"
     assert said["increments"][1]["after"] == said["increments"][0]["horizon"]
     assert said["horizon"] == said["increments"][1]["horizon"]
@@ -188,8 +186,8 @@ def test_a_damaged_or_later_manifest_is_refused(spark: SparkSession, tmp_path: P
     directory.mkdir(parents=True)
     for text, said in (
         ("", "not a manifest"),
-        ('{"format": 3}', "use newer code"),
-        ('{"format": 1}', "not a manifest"),
+        ('{"format": 4}', "use the version that wrote it"),
+        ('{"format": 3}', "not a manifest"),
     ):
         (directory / "000001.json").write_text(text)
         with pytest.raises(ArchiveError, match=said):
@@ -315,49 +313,6 @@ def test_what_is_new_is_found_by_its_position(
     assert [(options["order"], options["after"]) for options in asked] == [
         ("position", files_at(spark, tmp_path).newest().horizon)
     ]
-
-
-def in_earlier_layout(path: Path, records: list[StreamRecord], store: PostgresEventStore) -> None:
-    """Write an archive as versions before format 2 did: by type and day, with JSON in all rows."""
-    history = path / "history-0001"
-    (history / "_manifests").mkdir(parents=True)
-    table = pa.Table.from_batches([batch_of(0, records)])
-    described_rows = [described(record.events, record.metadata) for record in records]
-    days = pa.array([record.created_at.date() for record in records], pa.date32())
-    table = table.append_column("event_types", pa.array([types for types, _ in described_rows], pa.list_(pa.string())))
-    table = table.append_column("decoded", pa.array([text for _, text in described_rows])).append_column("day", days)
-    name, columns = "000001-00000000", pa.schema([("aggregate_root_type", pa.string()), ("day", pa.date32())])
-    ds.write_dataset(
-        table, history / f"increment={name}", format="parquet", partitioning=ds.partitioning(columns, flavor="hive")
-    )
-    files = [str(file.relative_to(history / f"increment={name}")) for file in history.rglob("*.parquet")]
-    positions = {str(number): str(position) for number, position in horizon_of(store).items()}
-    increment = {"name": name, "after": {}, "horizon": positions, "rows": len(records), "refusals": 0,
-                 "made_at": "", "files": files}  # fmt: skip
-    text = json.dumps({"format": 1, "number": 1, "known": {}, "increments": [increment]})
-    (history / "_manifests" / "000001.json").write_text(text)
-
-
-def test_an_archive_in_the_earlier_layout_is_read_and_laid_anew(
-    spark: SparkSession, store: PostgresEventStore, tmp_path: Path
-) -> None:
-    old = [*account("a", range(1, 4)), *account("b", range(1, 3))]
-    store.append(old)
-    in_earlier_layout(tmp_path, old, store)
-    new = account("a", range(4, 6))
-    store.append(new)
-    expected = sorted((one.aggregate_root_id, one.version or 0, one.events) for one in (*old, *new))
-    with archived_events(spark, str(tmp_path), store, horizon_of(store)) as frame:
-        places = list(in_places(frame))
-    assert all(place == sorted(place) for place in places)
-    assert sorted(row for place in places for row in place) == expected
-
-    figures = export(spark, tmp_path, compact=True)
-    assert (figures["rows"], figures["merged"], figures["increments"]) == (2, 2, 1)
-    rows = archived_rows(tmp_path)
-    assert keys(rows) == keys_of([*old, *new])
-    assert all(row["decoded"] and row["buckets"] == "0000-1023" for row in rows), "an archive with JSON keeps it"
-    assert is_sorted(tmp_path)
 
 
 def is_sorted(path: Path) -> bool:

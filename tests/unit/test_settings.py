@@ -9,7 +9,6 @@ from django.db import connections
 from django.test import override_settings
 
 from enode_django.checks.definitions import check_definitions
-from enode_django.checks.moved_keys import MOVED
 from enode_django.checks.settings import check_settings
 from enode_django.checks.store import check_store
 from enode_django.conf import broken_rules, conf, make_conf
@@ -201,29 +200,6 @@ NUMBERS = ["enode_django.E003", *["enode_django.E007"] * 2]
 def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], expected: list[str]) -> None:
     with override_settings(ENODE=settings):
         assert [message.id for message in [*check_settings(None), *check_store(None)]] == expected
-
-
-@pytest.mark.parametrize("key", sorted(MOVED))
-def test_an_old_key_is_refused_with_its_new_spelling(key: str) -> None:
-    group, name = MOVED[key]
-    value = 30 if key.endswith("_DAYS") else getattr(getattr(Conf(), group), name)
-    with override_settings(ENODE={key: value}):
-        (message,) = check_settings(None)
-    assert (message.id, message.msg) == ("enode_django.E220", f"ENODE[{key!r}] is now ENODE[{group!r}][{name!r}].")
-    assert message.hint is not None
-    written: dict[str, Any] = {"timedelta": timedelta}
-    exec(message.hint.removeprefix("Write ").removesuffix("."), written)
-    with override_settings(ENODE=written["ENODE"]):
-        assert check_settings(None) == []
-        read = getattr(getattr(conf(), group), name)
-    assert read == (30 * 86_400 if key.endswith("_DAYS") else value)
-
-
-def test_the_old_key_of_the_api_is_refused_with_its_new_spelling() -> None:
-    with override_settings(ENODE={"API": {"KEY_RETENTION_DAYS": 3}}):
-        (message,) = check_settings(None)
-    assert message.msg == "ENODE['API']['KEY_RETENTION_DAYS'] is now ENODE['API']['KEY_RETENTION']."
-    assert message.hint == 'Write ENODE = {"API": {"KEY_RETENTION": timedelta(days=3)}}.'
 
 
 def test_the_defaults_keep_all_rules() -> None:

@@ -22,7 +22,7 @@ from enode_django.exceptions import StorageFailed
 logger = logging.getLogger(__name__)
 
 _FORMAT = 2
-"""Format 1 has the state in the list. Format 2 has it after the list, so that it can be written piece by piece."""
+"""The state comes after the list, so that it can be written piece by piece."""
 
 
 class Checkpoint(NamedTuple):
@@ -105,10 +105,7 @@ def _unpacked(content: bytes) -> Checkpoint:
     unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=0)
     unpacker.feed(content)
     version, *fields = unpacker.unpack()
-    state = content[unpacker.tell() :]
-    if version == 1:
-        return Checkpoint(*fields)
     if version != _FORMAT:
         raise ValueError(f"it has format {version!r}, not {_FORMAT!r}")
     position, time, queues = fields
-    return Checkpoint(position, time, queues, state)
+    return Checkpoint(position, time, queues, content[unpacker.tell() :])

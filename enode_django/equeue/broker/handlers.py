@@ -24,7 +24,8 @@ from enode_django.exceptions import BadRequest
 
 
 class Handlers:
-    """Handles requests. ``when_safe``: given if writes must be safe before their answers. ``trim`` deletes now."""
+    """Handles requests. A request without an entry below is a method of its name: of this class, else of the state,
+    else of its coordinator. ``when_safe``: given if writes must be safe before their answers. ``trim`` deletes now."""
 
     def __init__(
         self,
@@ -47,26 +48,6 @@ class Handlers:
         self._answering = answering
         self._when_safe = when_safe
         self._trim = trim
-        asked = (
-            *("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release"),
-            *("commit", "set_offset", "retire_group", "delete_group", "announce", "producers"),
-            *("pause_group", "set_retention", "retention"),
-        )
-        known = ("committed", "paused_groups", "receipts")  # all receipts: later clients call `receipts_from`
-        own = (
-            *("topics", "queue_count", "queues", "route", "delete_topic", "delete_queue"),
-            *("end_offsets", "timelines", "receipts_from"),
-        )
-        self._plain: Mapping[str, Callable[..., Any]] = {
-            **{name: getattr(state, name) for name in asked},
-            **{name: getattr(state.coordinator, name) for name in known},  # the state is restored by now
-            **{name: getattr(self, name) for name in own},
-            "groups": state.shown_groups,
-            "status": measuring.status,
-            "open_inbox": answering.open,
-            "close_inbox": answering.close,
-            "reply": answering.reply,
-        }
         self._waiting: Mapping[str, Callable[..., Any]] = {
             "send": self.send,
             "pull": self.pull,
@@ -76,6 +57,16 @@ class Handlers:
             "back_up": backing_up.begin,
             "figures": measuring.begin,
         }
+        self._plain: dict[str, Callable[..., Any]] = {
+            "groups": state.shown_groups,
+            "status": measuring.status,
+            "open_inbox": answering.open,
+            "close_inbox": answering.close,
+            "reply": answering.reply,
+        }
+        owners = self, state, state.coordinator  # which is restored by now
+        for name in REQUESTS.keys() - self._plain.keys() - self._waiting.keys():
+            self._plain[name] = next(getattr(owner, name) for owner in owners if hasattr(owner, name))
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
         """Answer the call, now or later, or raise the error with which the caller answers it."""

@@ -39,9 +39,6 @@ logger = logging.getLogger(__name__)
 
 
 _FORMAT = 4
-_READ = (2, 3, 4)
-"""The formats of checkpoints that can be read: 2 has single receipts and no timeline, 3 has receipts in blocks, 4 has
-deleted topics, paused groups and the retention of topics."""
 _TO_CLAIMS = 6
 """The depth at which `Coordinator.plain` has the claims of queues, with their receipts."""
 NOTHING_NEEDED = 1 << 63
@@ -334,13 +331,13 @@ class BrokerState:
         self.sends.forget(self._store.now())
 
     def _restore(self, state: bytes) -> None:
-        version, self.run, coordinator, sends, *timeline = msgpack.unpackb(state, strict_map_key=False)
-        if version not in _READ:
+        version, *fields = msgpack.unpackb(state, strict_map_key=False)
+        if version != _FORMAT:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
+        self.run, coordinator, sends, self.timeline, self._may_have_lost, copies = fields
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
         self.sends = KnownSends.restore(sends, now=self._store.now())
-        self.timeline, self._may_have_lost = timeline[:2] or ("", True)  # format 2 has none
-        self.copies = Copies(*(timeline[2] if len(timeline) > 2 else ()))
+        self.copies = Copies(*copies)
 
     def _replay(self, record: bytes, position: int) -> None:
         name, arguments, named = msgpack.unpackb(record, strict_map_key=False)

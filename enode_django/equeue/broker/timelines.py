@@ -24,16 +24,13 @@ def copied(state: bytes) -> bytes:
     begins one. The rest is not decoded, since it may be large."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(state))
     unpacker.feed(state)
-    count = unpacker.read_array_header()
-    first = unpacker.tell()
+    unpacker.read_array_header()
     for _ in range(_BEFORE_TIMELINE):
         unpacker.skip()
     last = unpacker.tell()
-    for _ in range(min(_TIMELINE, count - _BEFORE_TIMELINE)):
+    for _ in range(_TIMELINE):
         unpacker.skip()
-    head = msgpack.Packer().pack_array_header(max(count, _BEFORE_TIMELINE + _TIMELINE))
-    no_timeline = msgpack.packb("") + msgpack.packb(True)
-    return bytes(head + state[first:last] + no_timeline + state[unpacker.tell() :])
+    return state[:last] + msgpack.packb("") + msgpack.packb(True) + state[unpacker.tell() :]
 
 
 def run_after_copy(run: int) -> int:

@@ -36,7 +36,7 @@ from enode_django.equeue.transports.broker_batches import batches_of, steps_of
 from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool, Wakes, Within, unreachable
 from enode_django.equeue.transports.broker_rests import Rests
 from enode_django.equeue.transports.options import check_kind, check_seconds
-from enode_django.exceptions import BadRequest, MalformedRecords, TransportUnavailable
+from enode_django.exceptions import MalformedRecords, TransportUnavailable, UnknownRequest
 
 __all__ = ["BrokerTransport"]
 
@@ -343,7 +343,7 @@ class BrokerTransport:
     def _call_if_known(self, name: str, topic: str, otherwise: Any) -> Any:
         try:
             return self._call(name, topic)
-        except BadRequest:  # a broker of an earlier version; the first ones do not raise `UnknownRequest`
+        except UnknownRequest:  # a broker of an earlier version
             return otherwise
 
     def _call_run(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> tuple[Any, int]:
