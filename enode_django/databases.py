@@ -74,12 +74,19 @@ def discard_if_lost(connection: BaseDatabaseWrapper) -> None:
         connection.close()
 
 
-def _discard_if_preparing(connection: BaseDatabaseWrapper) -> None:
-    """Close the connection if psycopg prepares statements in it, unless a transaction is open, whose rollback lets
-    psycopg forget them."""
+def _forget_prepared(connection: BaseDatabaseWrapper) -> None:
+    """Let psycopg and the session forget the statements that are prepared. A rollback does that, so that of an open
+    transaction will. Close the connection if it is lost."""
     raw = connection.connection
-    if raw is not None and raw.prepare_threshold is not None and not in_transaction(connection):
+    if raw is None or raw.prepare_threshold is None or in_transaction(connection):
+        return
+    try:
+        with raw.transaction(force_rollback=True):
+            pass
+    except psycopg.Error:
         connection.close()
+    else:
+        connection.errors_occurred = False
 
 
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
@@ -120,7 +127,7 @@ def heal_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if connection.vendor == "postgresql":
             if connection.errors_occurred:
-                _discard_if_preparing(connection)  # a statement that a migration made stale fails again and again
+                _forget_prepared(connection)  # a statement that a migration made stale fails again and again
             discard_if_lost(connection)
         else:
             connection.close_if_unusable_or_obsolete()
@@ -201,8 +208,8 @@ def execute(
     literally, percent signs included. ``adapt`` changes the adapters of its values.
 
     With ``may_prepare`` psycopg prepares the statement in a transaction or in `pipelined`, if
-    ``OPTIONS["prepare_threshold"]`` is set. A session keeps the plan: use it only for statements whose plan stays right
-    while their tables grow.
+    ``OPTIONS["prepare_threshold"]`` is set. A session keeps the plan until the table is analysed again: use it only for
+    statements whose plan stays right while their tables grow, or that find one row by its whole key.
 
     Raises the driver's errors, and `TransactionManagementError` in a transaction that is marked for rollback.
     """
@@ -239,7 +246,7 @@ def pipelined(alias: str) -> Iterator[None]:
         with connection.connection.pipeline():
             yield
     except psycopg.Error:
-        _discard_if_preparing(connection)  # psycopg takes statements for prepared that the server has passed over
+        _forget_prepared(connection)  # psycopg takes statements for prepared that the server has passed over
         raise
 
 

@@ -139,7 +139,7 @@ def read_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
 
 def lock_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
     """Return a cursor of what `lock_known` returns, for `pipelined`."""
-    return execute(alias, _LOCK, (subscriber, subscriber, ids), may_prepare=True)
+    return execute(alias, _LOCK, (subscriber, subscriber, ids), may_prepare=len(ids) == 1)
 
 
 def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:

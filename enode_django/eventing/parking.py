@@ -95,7 +95,7 @@ def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, s
 
 def parked_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
     """Return a cursor for `parked_in`, of what `parked_among` returns."""
-    return execute(alias, _PARKED, (subscriber, ids), may_prepare=True)
+    return execute(alias, _PARKED, (subscriber, ids), may_prepare=len(ids) == 1)
 
 
 def parked_in(cursor: Cursor[Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from enode_django.databases import execute, heal_connections, pipelined
 from tests.integration.exchanges import exchanges
@@ -51,7 +51,6 @@ def test_each_sees_what_those_before_it_did() -> None:
 def test_the_first_error_is_raised_at_the_end_and_nothing_is_kept(in_block: bool) -> None:
     execute("default", "CREATE TEMPORARY TABLE numbers (number int)", ())
     before = session()
-    connection.connection.prepare_threshold = None  # with statements prepared, it would be replaced
     statements = ["INSERT INTO numbers VALUES (1)", "SELECT 1 / 0", "SELECT * FROM no_such_table"]
     with pytest.raises(psycopg.errors.DivisionByZero), transaction.atomic() if in_block else nullcontext():
         send(statements)

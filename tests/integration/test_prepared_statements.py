@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import NotSupportedError, connection, connections, transaction
+from django.db import NotSupportedError, ProgrammingError, connection, connections, transaction
 from psycopg import errors
 
 from enode_django.databases import execute, heal_connections, pipelined
@@ -70,6 +70,16 @@ def test_none_is_prepared_by_djangos_default() -> None:
         assert prepared(alias) == []
 
 
+def test_what_is_read_of_many_aggregates_is_planned_each_time(preparing: str) -> None:
+    """A plan that was made when the table had few rows reads all of it, and compares each row with each id."""
+    for _ in range(2):
+        with transaction.atomic(using=preparing):
+            checkpoints.lock_cursor(preparing, "s", ["a", "b"])
+            parking.parked_cursor(preparing, "s", ["a", "b"])
+            checkpoints.save(preparing, "s", {"a": 1, "b": 1})
+    assert [statement.split()[0] for _, statement, _ in prepared(preparing)] == ["INSERT"]
+
+
 def test_a_plan_made_when_the_tables_were_empty_reads_by_index(preparing: str) -> None:
     with transaction.atomic(using=preparing):
         execute(preparing, f"TRUNCATE {', '.join(TABLES)}", None)  # without statistics, nor an autovacuum meanwhile
@@ -119,16 +129,31 @@ def test_a_handler_whose_query_is_stale_may_try_it_again(
     assert read() == []
 
 
-def test_statements_after_one_that_fails_are_prepared_when_they_come_again(preparing: str) -> None:
+@pytest.mark.parametrize("threshold", [0, 1])
+def test_statements_after_one_that_fails_are_prepared_when_they_come_again(threshold: int) -> None:
     def send(divisor: int) -> None:
-        with pipelined(preparing):
-            execute(preparing, "SELECT 1 / %s", (divisor,), may_prepare=True)
-            execute(preparing, "SELECT 'second' || %s::text", ("x",), may_prepare=True)
+        with pipelined(alias):
+            execute(alias, "SELECT 1 / %s", (divisor,), may_prepare=True)
+            execute(alias, "SELECT 'second' || %s::text", ("x",), may_prepare=True)
 
-    with pytest.raises(errors.DivisionByZero):
-        send(0)
-    send(1)
-    send(1)
+    with database_alias("preparing", OPTIONS={"prepare_threshold": threshold}) as alias:
+        send(1)
+        connection_before = connections[alias].connection
+        with pytest.raises(errors.DivisionByZero):
+            send(0)
+        send(1)
+        send(1)
+        assert connections[alias].connection is connection_before, "with Django's pool it would come back as it was"
+
+
+def test_what_application_code_keeps_in_the_session_outlives_an_error_of_its_query() -> None:
+    connection.ensure_connection()
+    connection.connection.prepare_threshold = 5
+    execute("default", "CREATE TEMPORARY TABLE kept (number int)", None)
+    with pytest.raises(ProgrammingError), connection.cursor() as cursor:
+        cursor.execute("SELECT no_such_column FROM kept")
+    heal_connections()
+    assert execute("default", "SELECT number FROM kept", None).fetchall() == []
 
 
 def test_other_features_that_the_server_does_not_have_do_not_pass() -> None:
