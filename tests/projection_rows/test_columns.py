@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone as django_timezone
 
+from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
 from tests.integration.rowsapp.models import (
     Dated,
     Defaulted,
     Plain,
 )
-from tests.projection_rows.rows import put, table, written
+from tests.projection_rows.rows import ALIAS, put, table, written
 
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
@@ -44,6 +46,21 @@ def test_a_stored_row_keeps_the_dates_of_its_making() -> None:
         assert (row.created_at, row.created_on, row.version) == (LONG_AGO, LONG_AGO.date(), 2)
         assert row.changed_at > LONG_AGO
     assert written(Dated, "met").name == "new"
+
+
+@pytest.mark.django_db
+def test_a_row_that_two_events_have_made_leaves_a_stored_one_the_dates_of_its_making() -> None:
+    """Another worker has stored it after this one looked for it."""
+    put(Dated, "a", 1)
+    Dated.objects.update(created_at=LONG_AGO)
+    nothing: list[Any] = [(None, [])] * 2
+    with transaction.atomic():
+        row = changed_row(Dated, "a", None, nothing, table(Dated).normalise)
+        row.version = 2
+        changes = RowChanges(table(Dated), {}, {})
+        changes.note("a", row, 2)
+        changes.write(ALIAS, "any")
+    assert (written(Dated, "a").created_at, written(Dated, "a").version) == (LONG_AGO, 2)
 
 
 @pytest.mark.django_db

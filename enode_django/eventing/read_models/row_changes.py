@@ -94,6 +94,6 @@ class RowChanges:
         if self._deleted:
             self._table.delete(self._deleted)
         if self._stored:
-            self._table.store(self._stored)
+            self._table.store(self._stored, self._made)
         checkpoints.save(alias, subscriber, self._rowless)
         checkpoints.forget(alias, subscriber, self._made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -108,17 +108,19 @@ class RowTable(Generic[Row]):
         """Return the ids and versions of the next ``limit`` rows with ids above ``after``."""
         return self._execute(self._claims, (after, limit)).fetchall()
 
-    def store(self, rows: Iterable[Row]) -> int:
+    def store(self, rows: Iterable[Row], made: Collection[str] = ()) -> int:
         """Insert or update these rows, which all have different ids. Return how many were written.
 
         A stored row of the same or a higher version stays as it is. When a new row meets a stored one, fields that are
-        set when a row is made (``auto_now_add``) keep the stored value.
+        set when a row is made (``auto_now_add``) keep the stored value. ``made`` are ids of new rows that handlers see
+        as stored ones.
         """
         ordered = sorted(rows, key=_by_id)
         if not self._created_only:
             return self._write(ordered, self._update[False])
-        new = [row for row in ordered if row._state.adding]
-        known = [row for row in ordered if not row._state.adding]
+        made = {*made, *(_by_id(row) for row in ordered if row._state.adding)}
+        new = [row for row in ordered if _by_id(row) in made]
+        known = [row for row in ordered if _by_id(row) not in made]
         return self._write(new, self._update[True]) + self._write(known, self._update[False])
 
     def copy(self, rows: Sequence[Row]) -> None:
