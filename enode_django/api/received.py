@@ -30,7 +30,7 @@ def command_id_of(header: str | None, user: str) -> str | None:
     """Return the id of the command that ``user`` sends with this ``Idempotency-Key``; None without a key.
 
     The key may have the quotes of a structured field. It is not used as the id, which could collide with that of
-    another user's command, or a process manager's. Raises a `Problem` of status 400. Blocks on the database.
+    another user's command, or a process manager's. Raises a `Problem` of status 400.
 
     For example::
 

@@ -55,25 +55,40 @@ async def nothing() -> None:
     pass
 
 
+def opened(store: MessageStore, waiting: list[Action]) -> tuple[BrokerState, Handlers]:
+    state = BrokerState(store, patience=0.0)
+    pulling = Pulling(store, state.route_version)
+    state.open()
+    accepting = Accepting(store, state, pulling, limit=1 << 20, patience=60.0, flush=lambda: None)
+    handlers = Handlers(
+        store,
+        state,
+        pulling,
+        accepting,
+        Answering(0, lambda: 0.0),
+        when_safe=waiting.append,
+        trim=lambda done: done(),
+        backing_up=BackingUp(store, nothing),
+        measuring=Measuring(store, state, set(), {}, dict),
+    )
+    return state, handlers
+
+
+@pytest.mark.parametrize("name", ["commit", "release"])
+def test_no_change_is_asked_of_the_coordinator_which_writes_nothing_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    store = MessageStore(tmp_path, chunk_size=1 << 20)
+    monkeypatch.delattr(BrokerState, name)
+    with pytest.raises(AttributeError, match=f"no attribute {name!r}"):
+        opened(store, [])
+    store.abandon()
+
+
 def test_what_waits_for_the_disk_is_answered_and_nothing_else_is_begun(tmp_path: Path) -> None:
     async def scenario() -> None:
-        store = MessageStore(tmp_path, chunk_size=1 << 20)
-        state = BrokerState(store, patience=0.0)
-        pulling = Pulling(store, state.route_version)
-        state.open()
-        waiting: list[Action] = []
-        accepting = Accepting(store, state, pulling, limit=1 << 20, patience=60.0, flush=lambda: None)
-        handlers = Handlers(
-            store,
-            state,
-            pulling,
-            accepting,
-            Answering(0, lambda: 0.0),
-            when_safe=waiting.append,
-            trim=lambda done: done(),
-            backing_up=BackingUp(store, nothing),
-            measuring=Measuring(store, state, set(), {}, dict),
-        )
+        store, waiting = MessageStore(tmp_path, chunk_size=1 << 20), list[Action]()
+        state, handlers = opened(store, waiting)
         wire, session = Wire(), Session(handlers, (), 1, set(), most=1, arrivals=Arrivals(1))
         session.connection_made(wire)
         ask(session, 1, HELLO, [MAGIC, VERSION, bytes(NONCE_BYTES)])

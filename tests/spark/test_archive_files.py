@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from enode_django.spark.archive_rows import label_in
 from enode_django.spark.compaction import ENOUGH, begin_of_merge
 from enode_django.spark.layout import BucketRange, bucket_ranges, count_ranges, labels_meeting, range_of
 from enode_django.spark.manifests import Increment, Manifest, Replaced, manifest_of, text_of
+from tests.docs.pages import DOCS, tables_of
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 KEPT_FOR = timedelta(days=1)
@@ -115,6 +117,19 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     later = merged.followed_by(increment("d", 4, 5), {}).merged(increment("e", 4, 5), NOW + KEPT_FOR, NOW)
     assert later.json
     assert [one.name for one in later.replaced] == ["d"], "what was deleted by then is forgotten"
+
+
+def test_a_manifest_is_documented() -> None:
+    value = json.loads(text_of(Manifest(0, (), {}).followed_by(increment("a", 0, 3, ["x"]), {})))
+    _, section = (DOCS / "howto" / "archive.md").read_text().split("## The manifest\n")
+    rows = {key: row[1] for row in next(tables_of(section)) for key in codes_of(row[0])}
+    assert rows.keys() == value.keys()
+    assert rows["format"] == f"{value['format']}"
+    assert set(codes_of(rows["increments"])) == value["increments"][0].keys()
+
+
+def codes_of(cell: str) -> list[str]:
+    return re.findall("`(.+?)`", cell)
 
 
 @pytest.mark.parametrize("number", [2, 4])

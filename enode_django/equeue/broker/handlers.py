@@ -24,8 +24,8 @@ from enode_django.exceptions import BadRequest
 
 
 class Handlers:
-    """Handles requests. A request without an entry below is a method of its name: of this class, else of the state,
-    else of its coordinator. ``when_safe``: given if writes must be safe before their answers. ``trim`` deletes now."""
+    """Handles requests. A request without an entry below is a method of its name, of this class or else of the state.
+    ``when_safe``: given if writes must be safe before their answers. ``trim`` deletes now."""
 
     def __init__(
         self,
@@ -57,16 +57,19 @@ class Handlers:
             "back_up": backing_up.begin,
             "figures": measuring.begin,
         }
+        known = state.coordinator  # which is restored by now. Its changes are the state's, which writes them down
         self._plain: dict[str, Callable[..., Any]] = {
+            "committed": known.committed,
+            "paused_groups": known.paused_groups,
+            "receipts": known.receipts,
             "groups": state.shown_groups,
             "status": measuring.status,
             "open_inbox": answering.open,
             "close_inbox": answering.close,
             "reply": answering.reply,
         }
-        owners = self, state, state.coordinator  # which is restored by now
         for name in REQUESTS.keys() - self._plain.keys() - self._waiting.keys():
-            self._plain[name] = next(getattr(owner, name) for owner in owners if hasattr(owner, name))
+            self._plain[name] = getattr(self if hasattr(self, name) else state, name)
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
         """Answer the call, now or later, or raise the error with which the caller answers it."""
