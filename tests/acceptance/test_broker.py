@@ -74,13 +74,12 @@ def test_processors_bring_a_broker_that_is_started_again_outlives_a_killed_super
     hosting.check()
 
 
-@pytest.mark.parametrize("preload", [True, False], ids=["forked", "loaded anew"])
 def test_sigterm_to_the_whole_process_group_lets_the_workers_drain_before_their_broker_ends(
-    hosting: BrokerStack, tmp_path: Path, preload: bool
+    hosting: BrokerStack, tmp_path: Path
 ) -> None:
     account = new_id()
     hanging = DepositWhenFileExists(account, path=str(tmp_path / "go-on"), amount=Decimal(7))
-    processors = start_hosting(hosting, WORKERS={"GRACE": PATIENCE, "PRELOAD": preload})
+    processors = start_hosting(hosting, WORKERS={"GRACE": PATIENCE})
     hosting.client.execute(OpenAccount(account, owner="somebody"))
     hosting.client.send([hanging])
     wait_until(Path(f"{hanging.path}.begun").exists, "the command is being handled")
