@@ -16,6 +16,7 @@ from enode_django.development.groups import Groups
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Part, Plan
 from enode_django.development.steps import decode_step
+from enode_django.processes.stops import Stops
 
 OURSELVES = "enodedev"
 TICK = 0.1
@@ -62,11 +63,11 @@ class Development:
         self._leaving: list[Part] = []
         self._waiting: list[Waiting] = []
         self._restarted: set[str] = set()
-        self._stops = 0
+        self._stops = Stops()
         steps.setblocking(False)
 
     def stop(self) -> None:
-        self._stops += 1
+        self._stops.add()
 
     def run(self, is_ready: IsReady) -> int:
         """Start the parts in order, the next one when ``is_ready`` returns True. Block until the end. Return the exit
@@ -81,11 +82,11 @@ class Development:
         going_on = True
         for plan in self._plans:
             self._start(plan)
-            while going_on and not self._stops and not is_ready():
+            while going_on and not self._stops.count and not is_ready():
                 going_on = self._look()
-            if not going_on or self._stops:
+            if not going_on or self._stops.count:
                 break
-        while going_on and not self._stops:
+        while going_on and not self._stops.count:
             going_on = self._look()
         clean = self._end()
         return 0 if going_on and clean else 1
@@ -183,7 +184,7 @@ class Development:
     def _wait_for(self, part: Part) -> bool:
         deadline = time.monotonic() + self._grace + BEYOND_GRACE
         while part in self._leaving:
-            if self._stops > 1 or time.monotonic() > deadline:
+            if self._stops.count > 1 or time.monotonic() > deadline:
                 self.say(f"{part.plan.name} has not ended; killing it")
                 part.signal_all(signal.SIGKILL)
                 return False

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -27,6 +28,7 @@ LOOK_AGAIN = 0.2
 BEYOND_GRACE = 5.0
 """Seconds beyond the workers' grace time for which the broker goes on after the supervisor has died: workers need it
 until they end."""
+_STOP = b"stop"
 
 
 class BrokerProcess:
@@ -82,7 +84,8 @@ class BrokerProcess:
 
     def stop(self) -> bool:
         """Stop the broker when no process needs it. Return True if it ended well."""
-        self._process.terminate()
+        with suppress(OSError):  # it has died, and may not have been restarted
+            self._connection.send_bytes(_STOP)
         self._process.join(STOP_SECONDS)
         if self._process.is_alive():
             logger.error("the broker did not end within %g s; killing it", STOP_SECONDS)
@@ -93,17 +96,17 @@ class BrokerProcess:
 
 
 def run_broker(connection: Connection, notes: Any, orphaned_for: float, verbosity: int) -> None:
-    """Run the broker's process. It goes on for ``orphaned_for`` seconds after its supervisor has died, and waits that
-    long for an earlier broker that does so."""
-    # SIGINT stays blocked: Ctrl-C reaches the whole process group, and draining workers need the broker.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    """Run the broker's process until its supervisor says so through the connection. It goes on for ``orphaned_for``
+    seconds after its supervisor has died, and waits that long for an earlier broker that does so."""
+    # The stop signals stay blocked: a terminal and service managers send them to the whole process group, and draining
+    # workers need the broker.
     load_project()
     log_to_console(verbosity)
     from enode_django.conf import conf
     from enode_django.equeue.broker.server import run
     from enode_django.processors.broker_options import broker_options
 
-    start_thread("enode-orphaned", lambda: _end_when_orphaned(connection, orphaned_for))
+    start_thread("enode-supervised", lambda: _end_when_told(connection, orphaned_for))
     try:
         options = broker_options(conf())
         status = when_free(
@@ -132,10 +135,13 @@ def when_free(run: Callable[[], int], seconds: float) -> int:
         time.sleep(LOOK_AGAIN)
 
 
-def _end_when_orphaned(connection: Connection, seconds: float) -> None:
+def _end_when_told(connection: Connection, orphaned_for: float) -> None:
+    """Block until the supervisor says so, or is dead for that long. Then let one SIGTERM take effect: this one and one
+    that the process group has got since the start are pending as one."""
     try:
         connection.recv_bytes()
     except (EOFError, OSError):
-        logger.warning("the supervisor is gone; the broker ends in %g s", seconds)
-        time.sleep(seconds)
-        os.kill(os.getpid(), signal.SIGTERM)
+        logger.warning("the supervisor is gone; the broker ends in %g s", orphaned_for)
+        time.sleep(orphaned_for)
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # in this thread, which ends: later ones stay blocked

@@ -11,6 +11,7 @@ from typing import Any
 from django.utils import autoreload
 
 from enode_django.processes.children import STOP_SIGNALS
+from enode_django.processes.stops import Stops
 
 CHANGED = 3
 """The inner process's exit status when code has changed."""
@@ -45,18 +46,15 @@ def run_reloading(
 class _Outer:
     def __init__(self, on_tick: Callable[[], object]) -> None:
         self._on_tick = on_tick
-        self._stops = 0
+        self._stops = Stops()
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
-            signal.signal(number, self._stop)
+            signal.signal(number, lambda *_: self._stops.add())
         status = CHANGED
-        while status == CHANGED and not self._stops:
+        while status == CHANGED and not self._stops.count:
             status = self._wait_for(self._start())
         return 0 if status == CHANGED else status
-
-    def _stop(self, number: int, frame: object) -> None:
-        self._stops += 1
 
     @staticmethod
     def _start() -> subprocess.Popen[bytes]:
@@ -66,7 +64,7 @@ class _Outer:
     def _wait_for(self, process: subprocess.Popen[bytes]) -> int:
         told = 0
         while True:
-            if self._stops > told:
+            if self._stops.count > told:
                 (process.kill if told else process.terminate)()
                 told += 1
             try:

@@ -13,6 +13,7 @@ from typing import Any
 from enode_django.conf.groups import Conf
 from enode_django.equeue.transport import Transport
 from enode_django.processes.children import Children
+from enode_django.processes.stops import Stops
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.control import Role
 from enode_django.processors.statistics import add_reports
@@ -49,19 +50,19 @@ class Supervisor:
             WorkerGroup(conf, plan, transport, children=children, supervisor=name, verbosity=verbosity)
             for plan in plans
         ]
-        self._stops = 0
+        self._stops = Stops()
         self._wakeup = Wakeup()
         self._next_report = 0.0
 
     def stop(self) -> None:
-        self._stops += 1
+        self._stops.add()
         self._wakeup.wake()
 
     def run(self) -> int:
         """Supervise until `stop`. Return the exit status: 0 if every worker drained in time."""
         try:
             # Under --reload this is not the main thread, whose end is that of the process.
-            while not self._stops and threading.main_thread().is_alive():
+            while not self._stops.count and threading.main_thread().is_alive():
                 self._look()
             return self._shut_down()
         finally:
@@ -108,11 +109,11 @@ class Supervisor:
             self._tell()
             for group in self._groups:
                 clean = group.reap() and clean
-            if (left := len(self._workers())) and (self._stops > 1 or time.monotonic() > deadline):
-                logger.error("%s; killing %d workers", "aborted" if self._stops > 1 else "out of time", left)
+            if (left := len(self._workers())) and (self._stops.count > 1 or time.monotonic() > deadline):
+                logger.error("%s; killing %d workers", "aborted" if self._stops.count > 1 else "out of time", left)
                 self._kill()
                 clean = False
-                self._stops = 1
+                self._stops.count = 1
                 deadline = float("inf")
         self._on_report(self.report())
         return 0 if clean else 1
@@ -127,7 +128,7 @@ class Supervisor:
             "planned_event_workers": self._planned(Role.EVENT),
             "beating_workers": sum(group.beating for group in self._groups),
             "failing_workers": sum(group.failing for group in self._groups),
-            "stopping": self._stops > 0,
+            "stopping": self._stops.count > 0,
             "workers": len(pids[Role.COMMAND]),
             "pids": pids[Role.COMMAND],
             "event_workers": len(pids[Role.EVENT]),

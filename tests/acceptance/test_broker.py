@@ -7,10 +7,15 @@ import random
 import re
 import signal
 import urllib.request
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from enode_django.ids import new_id
+from sample_project.bank.domain import OpenAccount
+from tests.acceptance.faulty.commands import DepositWhenFileExists
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import BrokerStack
 from tests.acceptance.waiting import PATIENCE, last_for, wait_until
@@ -69,9 +74,42 @@ def test_processors_bring_a_broker_that_is_started_again_outlives_a_killed_super
     hosting.check()
 
 
+def test_sigterm_to_the_whole_process_group_lets_the_workers_drain_before_their_broker_ends(
+    hosting: BrokerStack, tmp_path: Path
+) -> None:
+    account = new_id()
+    hanging = DepositWhenFileExists(account, path=str(tmp_path / "go-on"), amount=Decimal(7))
+    processors = start_hosting(hosting, WORKERS={"GRACE": PATIENCE})
+    hosting.client.execute(OpenAccount(account, owner="somebody"))
+    hosting.client.send([hanging])
+    wait_until(Path(f"{hanging.path}.begun").exists, "the command is being handled")
+    processors.signal_group(signal.SIGTERM)  # as systemd with KillMode=control-group does
+    processors.wait_for("draining; a second signal aborts")
+    Path(hanging.path).touch()
+    assert processors.wait_end() == 0, processors.log
+    processors.wait_gone()
+    assert not re.findall("WARNING|ERROR|Traceback", processors.log), processors.log
+    hosting.broker.start()
+    assert hosting.is_quiet(), "the command is committed"
+    hosting.check(loaded=False)
+
+
+def test_a_signal_while_the_broker_starts_ends_both(hosting: BrokerStack) -> None:
+    hosting.broker.start()  # uses the directory, for which the other broker waits
+    processors = hosting.start(1, "--with-broker", BROKER=settings_of(hosting), WORKERS={"GRACE": PATIENCE})
+    processors.wait_for("in case its supervisor was killed")
+    processors.signal_group(signal.SIGTERM)
+    assert processors.wait_end() == 0, processors.log
+    processors.wait_gone()  # earlier than a broker whose supervisor was killed
+    assert "Traceback" not in processors.log
+
+
 def start_hosting(stack: BrokerStack, **enode: Any) -> Processors:
-    broker = {"LISTEN": stack.broker.url, "DIRECTORY": str(stack.broker.directory / "queue")}
-    return stack.start_ready(1, "--with-broker", "--metrics-port", "0", BROKER=broker, **enode)
+    return stack.start_ready(1, "--with-broker", "--metrics-port", "0", BROKER=settings_of(stack), **enode)
+
+
+def settings_of(stack: BrokerStack) -> dict[str, str]:
+    return {"LISTEN": stack.broker.url, "DIRECTORY": str(stack.broker.directory / "queue")}
 
 
 def metrics_of(processors: Processors) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from enode_django.ids import new_id
+from enode_django.processes.stops import AS_ONE
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.faulty.commands import DepositWhenFileExists
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import COMMANDS, GROUP, QUEUES, Stack
-from tests.acceptance.waiting import PATIENCE, wait_until
+from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 
 BLOCKED_WORKER = r"WARNING \S+/\d+-\w+ enode_django\.outages: .*(?:\n\t.*)*trying again until"
 """A worker waits for the database, and cannot finish what it has. The relay says the same in another process."""
@@ -64,6 +65,7 @@ def test_a_second_signal_or_the_grace_time_ends_a_drain_which_finishes_what_is_b
     stack.client.send([hanging, Deposit(account, amount=Decimal(1))])
     wait_begun(hanging)
     drain(first)
+    last_for(AS_ONE)
     first.signal(signal.SIGTERM)
     assert first.wait_end() == 1
     first.wait_for("aborted; killing")

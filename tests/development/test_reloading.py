@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from django.utils import autoreload
 
+from enode_django.processes import stops
 from enode_django.processors import reloading
 from enode_django.processors.reloading import CHANGED, run_reloading
 
@@ -64,9 +65,14 @@ def run(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., in
         signal.signal(number, handler)
 
 
-def once(number: int) -> Callable[[], object]:
-    left = [number]
-    return lambda: left and os.kill(os.getpid(), left.pop())
+def once(*numbers: int) -> Callable[[], object]:
+    left = [*numbers]
+
+    def send() -> None:
+        while left:
+            os.kill(os.getpid(), left.pop())
+
+    return send
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -77,7 +83,16 @@ def test_the_outer_process_ends_after_the_inner_one_has_drained(
     assert log.read_text() == "started drained "
 
 
-def test_a_second_signal_kills(run: Callable[..., int]) -> None:
+def test_signals_that_come_together_are_one(
+    run: Callable[..., int], log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stops, "AS_ONE", 600.0)
+    assert run(DRAINS, once(signal.SIGTERM, signal.SIGTERM, signal.SIGINT)) == 7
+    assert log.read_text() == "started drained "
+
+
+def test_a_second_signal_kills(run: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stops, "AS_ONE", 0.0)
     assert run(DEAF, lambda: os.kill(os.getpid(), signal.SIGTERM)) == -signal.SIGKILL
 
 

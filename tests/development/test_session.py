@@ -16,6 +16,7 @@ from enode_django.development import session
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan
 from enode_django.development.session import Development
+from enode_django.processes import stops
 
 SOON = 60.0
 WAITS = "import signal, sys; print('up', flush=True); signal.sigwait([signal.SIGTERM]); print('down', flush=True)"
@@ -149,12 +150,21 @@ def test_what_does_not_end_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPat
     assert "enodedev web has not ended; killing it" in stage.shown
 
 
-def test_a_second_signal_kills_at_once(stage: Stage) -> None:
+def test_a_second_signal_kills_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stops, "AS_ONE", 0.0)
     stage.reactions["web up"] = stage.stop
     stage.reactions["enodedev ending; a second Ctrl-C kills"] = stage.stop
     begun = time.monotonic()
     assert stage.run(plan("web", DEAF), grace=600.0) == 1
     assert time.monotonic() - begun < SOON
+
+
+def test_signals_that_come_together_are_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stops, "AS_ONE", 600.0)
+    stage.reactions["web up"] = stage.stop
+    stage.reactions["enodedev ending; a second Ctrl-C kills"] = stage.stop
+    assert stage.run(plan("web", BLOCKED)) == 0
+    assert "web down" in stage.shown
 
 
 def test_code_that_is_being_replaced_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from enode_django.management.own_broker import check_would_be_found
 from enode_django.management.owners import check_owners
 from enode_django.management.systems import check_linux
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
-from enode_django.processes.children import Children
+from enode_django.processes.children import STOP_SIGNALS, Children, stop_signals_blocked
 from enode_django.processes.template import make_children
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.connections import Share, connections_by_database
@@ -121,14 +121,16 @@ class Command(PrintableCommand):
 
     @contextmanager
     def _broker(self, children: Children, verbosity: int) -> Iterator[BrokerProcess]:
-        broker = BrokerProcess(conf(), children, verbosity=verbosity)
-        try:
-            self.stdout.write(f"the broker listens on {broker.wait_ready()}")
-            yield broker
-        except (ConfigurationError, TransportUnavailable) as error:
-            raise CommandError(str(error)) from error
-        finally:
-            broker.stop()
+        with ExitStack() as stack:
+            with stop_signals_blocked():  # a broker that was started is stopped, whatever comes
+                broker = BrokerProcess(conf(), children, verbosity=verbosity)
+                stack.callback(broker.stop)
+                _exit_at_a_signal()
+            try:
+                self.stdout.write(f"the broker listens on {broker.wait_ready()}")
+                yield broker
+            except (ConfigurationError, TransportUnavailable) as error:
+                raise CommandError(str(error)) from error
 
     def supervise(
         self,
@@ -189,7 +191,7 @@ class Command(PrintableCommand):
     @staticmethod
     def _handle_signals(supervisor: Supervisor) -> None:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in STOP_SIGNALS:
                 signal.signal(number, lambda *_: supervisor.stop())
         # Otherwise the reloader has the main thread and the signals, and calls `_end_supervising`.
 
@@ -302,6 +304,19 @@ def _roles(chosen: str) -> list[Role]:
     if chosen == Role.EVENT:
         raise CommandError(NOTHING_TO_FOLLOW)
     return [Role.COMMAND]
+
+
+def _exit_at_a_signal() -> None:
+    """Let the first stop signal end the command before there are workers. Later ones must not interrupt its end."""
+
+    def leave(number: int, frame: object) -> None:
+        for each in STOP_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(0)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in STOP_SIGNALS:
+            signal.signal(number, leave)
 
 
 class _Reporter:
