@@ -16,6 +16,7 @@ from enode_django.domain.aggregate import AggregateRoot, applied_events
 from enode_django.domain.declarations import declared, schema_of
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.unique import unknown_fields
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.registry import Kind, types
 
@@ -130,19 +131,18 @@ def _shared_ids() -> Iterator[CheckMessage]:
 
 def _uniques() -> Iterator[CheckMessage]:
     for cls, name in _named(AggregateRoot).items():
+        try:
+            known = schema_of(cls).names
+        except DefinitionError:  # E013 says so
+            continue
+        for unique, field in unknown_fields(cls._enode_unique, known):
+            yield Error(
+                f"{name} declares {unique!r}, but has no field {field!r}.",
+                hint=f"It has {', '.join(known) or 'none'}.",
+                obj=cls,
+                id="enode_django.E270",
+            )
         for unique in cls._enode_unique:
-            try:
-                known = schema_of(cls).names
-            except DefinitionError:  # E013 says so
-                continue
-            for field in unique.fields:
-                if field not in known:
-                    yield Error(
-                        f"{name} declares {unique!r}, but has no field {field!r}.",
-                        hint=f"It has {', '.join(known) or 'none'}.",
-                        obj=cls,
-                        id="enode_django.E270",
-                    )
             if unique.normalize is not None and not callable(unique.normalize):
                 yield Error(
                     f"{name} declares {unique!r} with normalize = {unique.normalize!r}, which cannot be called.",

@@ -16,7 +16,7 @@ from enode_django.domain.origin import NO_ORIGIN, handled_command
 from enode_django.domain.prefixes import check_prefix, check_prefixed
 from enode_django.domain.reading import Readable
 from enode_django.domain.signatures import check_marked, check_method
-from enode_django.domain.unique import Unique, uniques_of
+from enode_django.domain.unique import Unique, uniques_of, unknown_fields
 from enode_django.exceptions import (
     AggregateReadOnly,
     ApplierNotFound,
@@ -230,6 +230,11 @@ def applied_events(cls: type[AggregateRoot]) -> Collection[type[DomainEvent]]:
 
 def _initial_state(cls: type[AggregateRoot]) -> tuple[tuple[str, Any], ...]:
     schema = schema_of(cls)
+    for unique, field in unknown_fields(cls._enode_unique, schema.names):
+        raise DefinitionError(
+            f"{cls.__qualname__} declares {unique!r}, but has no field {field!r}; it has "
+            f"{', '.join(schema.names) or 'none'}"
+        )
     cls._enode_initial = tuple((name, schema.defaults[name]) for name in schema.with_factory)
     return cls._enode_initial
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -87,6 +87,11 @@ def uniques_of(cls: type, given: object) -> tuple[Unique, ...]:
             f'{cls.__qualname__} has unique = {shown(given)}; give it Unique("field"), or a list of these'
         )
     return tuple(found)
+
+
+def unknown_fields(uniques: Iterable[Unique], known: Collection[str]) -> Iterator[tuple[Unique, str]]:
+    """Yield the fields of the declarations that are not among the known ones, each with its declaration."""
+    return ((unique, field) for unique in uniques for field in unique.fields if field not in known)
 
 
 def _text_of(value: Any) -> str:

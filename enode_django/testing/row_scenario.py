@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,14 +15,16 @@ from enode_django.eventing.pending import HandledEvents
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.row_columns import is_set_when_saved
-from enode_django.eventing.read_models.row_normalising import RowNormaliser
+from enode_django.eventing.read_models.row_normalising import RowNormaliser, make_stored
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, running
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import DefinitionError
+from enode_django.exceptions import DefinitionError, shown
 from enode_django.testing.histories import check_events, streams
 
 Row = TypeVar("Row", bound=models.Model)
+
+_WRITES = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 
 class RowScenario(Generic[Row]):
@@ -73,12 +76,31 @@ class RowScenario(Generic[Row]):
         followed = HandledEvents(self._projection)
         for record in records:
             events = followed.of(record)
-            with running(self._projection):
+            with handling(self._projection):
                 self.row = changed_row(self._model, self._id, self.row, events, self._normalise, self._makes_row)
             self._version = record.version or 0
             if self.row is not None:
                 check_fields(self._projection, self.row)
                 self.row.version = self._version  # type: ignore[union-attr]
+
+
+@contextmanager
+def handling(projection: Subscriber) -> Iterator[None]:
+    """Let the projection's handlers run inside the block. They may query a database, but `AssertionError` is raised
+    before one writes into it: nothing would roll that back."""
+
+    def refuse_writes(execute: Callable[..., Any], statement: Any, parameters: Any, many: bool, context: Any) -> Any:
+        if str(statement).lstrip().upper().startswith(_WRITES):
+            raise AssertionError(
+                f"{type(projection).__qualname__} writes into the database {context['connection'].alias!r}: "
+                f"{shown(statement)}; change the row alone, without save() and delete(): a worker stores it"
+            )
+        return execute(statement, parameters, many, context)
+
+    with running(projection), ExitStack() as stack:
+        for connection in connections.all():
+            stack.enter_context(connection.execute_wrapper(refuse_writes))
+        yield
 
 
 def check_values(row: models.Model, values: Mapping[str, Any], whose: str = "") -> None:
@@ -119,8 +141,9 @@ def check_storable(projection: Subscriber, row: models.Model) -> None:
 
 
 def normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:
-    """Return the function that converts a row's values. Without PostgreSQL in the settings it changes nothing."""
+    """Return the function that makes a row a stored one, and converts its values. Without PostgreSQL in the settings it
+    leaves these as they are."""
     connection = connections[alias]
-    return (
-        partial(RowNormaliser(model, connection).normalise, partly=True) if connection.vendor == "postgresql" else bool
-    )
+    if connection.vendor == "postgresql":
+        return partial(RowNormaliser(model, connection).normalise, partly=True)
+    return partial(make_stored, alias=alias)

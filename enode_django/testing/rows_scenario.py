@@ -14,10 +14,16 @@ from enode_django.eventing.pending import HandledEvents
 from enode_django.eventing.read_models.keyed_changes import KeyedChanges, keyed_events
 from enode_django.eventing.read_models.row_keys import RowKeys
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams
-from enode_django.testing.row_scenario import Row, check_fields, check_storable, check_values, normaliser
+from enode_django.testing.row_scenario import (
+    Row,
+    check_fields,
+    check_storable,
+    check_values,
+    handling,
+    normaliser,
+)
 
 
 class RowsScenario(Generic[Row]):
@@ -102,7 +108,7 @@ class RowsScenario(Generic[Row]):
         followed = HandledEvents(self._projection)
         for record in records:
             for one in keyed_events(followed.of(record), self._key_of, self._table):
-                with running(self._projection):
+                with handling(self._projection):
                     changes.handle(one)
             for row in changes.rows.values():
                 if row is not None:

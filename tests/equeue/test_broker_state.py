@@ -292,10 +292,14 @@ def test_what_cannot_be_written_changes_nothing_and_keeps_nothing_else_from_chan
     assert (sorted(again.topics), again.committed("g", "t")) == (names, committed)
 
 
+@pytest.mark.parametrize("has_news", [True, False])
 def test_nothing_changes_after_a_start_without_a_checkpoint_until_there_is_one(
-    opened: Callable[[], Opened], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[[], Opened], monkeypatch: pytest.MonkeyPatch, has_news: bool
 ) -> None:
-    opened().state.create_topic("t", 2)
+    first = opened()
+    first.state.create_topic("t", 2)
+    if not has_news:
+        first.state.checkpoint()
 
     def full(store: MessageStore, state: bytes) -> None:
         raise QueueFull("no room")
@@ -303,6 +307,7 @@ def test_nothing_changes_after_a_start_without_a_checkpoint_until_there_is_one(
     with monkeypatch.context() as context:
         context.setattr(MessageStore, "checkpoint", full)
         again = opened()
+    assert (again.store.since_checkpoint > 0) is has_news
     for _ in range(2):
         with pytest.raises(QueueFull, match="checkpoint"):
             again.state.create_topic("u", 1)

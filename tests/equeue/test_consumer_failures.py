@@ -180,6 +180,20 @@ def test_retries_go_on_after_a_restart_and_in_another_consumer(memory: MemoryTra
         eventually(lambda: memory.committed("billing", "retry.billing")[0] == 1)
 
 
+def test_retries_that_wait_are_left_to_a_consumer_that_joins(memory: MemoryTransport) -> None:
+    """The delay is over long after the test."""
+    policy = RetryPolicy(delays=(10_000.0,))
+    memory.send("orders", {0: texts("bad"), 1: texts("bad")})
+    with consuming(memory, Handled(bad=-1), retry=policy):
+        eventually(lambda: levels(memory) == {0: 1, 1: 1})
+        with consuming(memory, Handled(), retry=policy):
+            eventually(lambda: len(owners(memory, "retry.billing")) == 2, 20)
+
+
+def owners(memory: MemoryTransport, topic: str) -> set[str]:
+    return {claim.owner for claim in memory.groups(topic)["billing"].claims.values() if claim.owner}
+
+
 def test_policy_with_more_delays_finds_room_for_them(memory: MemoryTransport) -> None:
     memory.create_topic("retry.billing", 1)
     memory.send("orders", {0: texts("bad")})

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 from django.db import OperationalError, connection, transaction
-from django.db.models import F
+from django.db.models import F, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -288,8 +288,23 @@ def test_a_row_that_is_looked_up_between_events_is_new_for_the_first_one_only(or
     assert Rack.objects.get().amounts == [1, 0, 0, 0]
 
 
-def test_a_field_that_is_set_when_a_row_is_made_is_set_by_the_first_event(orders: Harness) -> None:
-    subscription = following(orders, DailyTotals)
+class ComputedTotals(DailyTotals):
+    """Gives rows values that go into no array."""
+
+    name = "following.computed_totals"
+    abstract = True
+
+    def ordered(self, row: DailyTotal, event: Any) -> None:
+        super().ordered(row, event)
+        if not row._state.adding:
+            row.amount = Value(int(row.amount))
+
+
+@pytest.mark.parametrize("cls", [DailyTotals, ComputedTotals])
+def test_a_field_that_is_set_when_a_row_is_made_is_set_by_the_first_event(
+    orders: Harness, cls: type[DailyTotals]
+) -> None:
+    subscription = following(orders, cls)
     orders.deliver(subscription, stored(orders, "a", *[order("ann", amount) for amount in (1, 2, 3)]))
     orders.deliver(subscription, stored(orders, "a", order("ann", 4), after=3))
     assert (DailyTotal.objects.get().first, DailyTotal.objects.get().amount) == ("1", 10)

@@ -322,6 +322,14 @@ def test_recording_goes_on_after_it_was_interrupted(store: ShardedEventStore) ->
     assert [query(alias, "SELECT epoch FROM enode_django_shard") for alias in ALIASES] == [[(1,)], [(1,)]]
 
 
+def test_new_shards_that_do_not_fit_what_is_recorded_record_nothing(store: ShardedEventStore) -> None:
+    query("events0", "INSERT INTO enode_django_shard VALUES (1, 0, 0, %s, now())", list(range(341)))  # one of three
+    with pytest.raises(ShardMismatch, match="171 of 1024 buckets"):
+        store.append([stream(SECOND, 1)])
+    assert query("events0", "SELECT epoch FROM enode_django_shard") == [(0,)]
+    assert query("events1", "SELECT FROM enode_django_shard") == []
+
+
 def test_recording_is_confirmed_by_the_next_one_if_it_was_interrupted_right_before(store: ShardedEventStore) -> None:
     store.append([stream(SECOND, 1)])
     for alias in ALIASES:

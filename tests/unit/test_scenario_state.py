@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
 from itertools import count as counter
@@ -11,6 +12,9 @@ from math import inf
 from typing import Any
 
 import pytest
+from django.db import connections, transaction
+from django.db.backends.sqlite3.base import DatabaseWrapper
+from django.test import override_settings
 
 from enode_django import (
     AggregateRoot,
@@ -334,6 +338,75 @@ class SummariesWithConstructor(ModelProjection[SummaryWithConstructor]):
 
 def test_what_the_constructor_of_a_row_sets_is_left_alone() -> None:
     given(SummariesWithConstructor, "a").when(AccountOpened(owner="Ada")).then(owner="Ada")
+
+
+@pytest.fixture
+def sqlite() -> Iterator[None]:
+    """A database of another kind, which nothing is ever asked of."""
+    settings = {**connections["default"].settings_dict, "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    connections["sqlite"] = DatabaseWrapper(settings, "sqlite")
+    yield
+    del connections["sqlite"]
+
+
+class SavedSummaries(ModelProjection[AccountSummary]):
+    abstract = True
+    name = "unit.saved_summaries"
+
+    @handles
+    def opened(self, row: AccountSummary, event: AccountOpened) -> None:
+        row.owner = str(AccountSummary.objects.count())
+        row.opened_at = event.timestamp
+
+    @handles
+    def deposited(self, row: AccountSummary, event: Deposited) -> None:
+        row.save()
+
+
+class SavedPayees(MultiProjection[Payee], key=lambda event: (event.source, event.target)):
+    abstract = True
+    name = "unit.saved_payees"
+    key_field = ("source", "target")
+
+    @handles
+    def confirmed(self, row: Payee, event: TransferConfirmed) -> None:
+        Payee.objects.all().delete()
+
+
+@pytest.mark.django_db
+def test_a_handler_cannot_write_into_a_database() -> None:
+    row = given(SavedSummaries, "a", AccountOpened(owner="Ada")).then(owner="0")
+    told = r"SavedSummaries writes .* 'default': 'UPDATE .*change the row alone"
+    with pytest.raises(AssertionError, match=told), transaction.atomic():
+        row.when(Deposited(amount=Decimal(1), balance=Decimal(1)))
+    told = r"SavedPayees writes .* 'default': 'DELETE .*change the row alone"
+    with pytest.raises(AssertionError, match=told), transaction.atomic():
+        given(SavedPayees, "t").when(TransferConfirmed(source="ann", target="bob"))
+    AccountSummary(aggregate_root_id="b", opened_at=datetime.now(UTC)).save()
+    assert not AccountSummary.objects.filter(pk="a").exists()
+
+
+@pytest.mark.parametrize("model", [AccountSummary, SummaryWithConstructor])
+@pytest.mark.parametrize("alias", ["default", "sqlite"])
+def test_a_row_is_a_stored_one_from_the_second_event_on(alias: str, model: type[AccountSummary], sqlite: None) -> None:
+    found: list[tuple[bool, str | None]] = []
+
+    class Summaries(ModelProjection[AccountSummary]):
+        abstract = True
+        name = "unit.state_of_rows"
+
+        @handles
+        def opened(self, row: AccountSummary, event: AccountOpened) -> None:
+            found.append((row._state.adding, row._state.db))
+
+    class Router:
+        def db_for_write(self, model: object, **hints: object) -> str:
+            return alias
+
+    Summaries.model = model
+    with override_settings(DATABASE_ROUTERS=[Router()]):
+        given(Summaries, "a", *[AccountOpened(owner="Ada")] * 3)
+    assert found == [(True, None), (False, alias), (False, alias)]
 
 
 class UnfinishedSummaries(ModelProjection[AccountSummary]):

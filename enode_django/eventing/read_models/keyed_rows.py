@@ -19,7 +19,7 @@ from enode_django.eventing.read_models.row_columns import Column, arrays, column
 from enode_django.eventing.read_models.row_keys import Field, Key, Row, RowKeys
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
-from enode_django.eventing.read_models.row_statements import execute_for_rows
+from enode_django.eventing.read_models.row_statements import execute_for_rows, insert_in_values
 from enode_django.exceptions import DefinitionError, shown
 
 
@@ -57,7 +57,8 @@ class KeyedRowTable(RowKeys[Row]):
         self._known = f"SELECT {keys} FROM {table} WHERE {wanted}"
         self._delete = f"DELETE FROM {table} WHERE {wanted}"
         names = ", ".join(column.name for column in self._columns)
-        self._insert = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({arrays(self._columns)})"
+        self._insert = f"INSERT INTO {table} ({names})"
+        self._new = f"SELECT * FROM unnest({arrays(self._columns)})"
         written = [*self._keys, *self._changed]
         self._update = (
             f"UPDATE {table} AS known SET {', '.join(f'{one.name} = given.{one.name}' for one in self._changed)} "
@@ -111,9 +112,8 @@ class KeyedRowTable(RowKeys[Row]):
         in_arrays, others = divided(rows, self._fits_arrays)
         if in_arrays:
             values = self._values(self._columns, in_arrays)
-            execute_for_rows(self._alias, self._insert, values, may_prepare=True)
-        if others:
-            self._model._base_manager.using(self._alias).bulk_create(others)
+            execute_for_rows(self._alias, f"{self._insert} {self._new}", values, may_prepare=True)
+        insert_in_values(self._alias, self._insert, self._columns, others)
 
     def update(self, rows: Sequence[Row]) -> None:
         """Update stored rows, which have different keys and are locked. Raises `ValueError` for an expression that

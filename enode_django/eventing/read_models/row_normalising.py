@@ -60,7 +60,7 @@ class RowNormaliser:
         except OnlyDatabaseKnows:
             if partly:
                 self._normalise_partly(row.__dict__)
-                row._state.adding = False
+                make_stored(row, self._alias)
             return False
         return True
 
@@ -93,9 +93,14 @@ class RowNormaliser:
 
     def take_over(self, row: models.Model, loaded: models.Model) -> None:
         """Give the row the values of a loaded row. It is a stored one from then on."""
-        row._state.adding, row._state.db = False, loaded._state.db
+        make_stored(row, loaded._state.db)
         values = row.__dict__
         values.update((name, value) for name, value in loaded.__dict__.items() if name not in self._not_taken)
+
+
+def make_stored(row: models.Model, alias: str | None) -> None:
+    """Make the state of a row that of one which was loaded from the database ``alias``."""
+    row._state.adding, row._state.db = False, alias
 
 
 def _unknown(row: models.Model) -> str:

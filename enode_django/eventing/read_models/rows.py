@@ -9,22 +9,17 @@ from typing import Any, Generic, TypeVar
 import psycopg
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models.sql import InsertQuery
-from django.db.models.sql.compiler import SQLInsertCompiler
 from django.db.transaction import TransactionManagementError, atomic, set_rollback
 
 from enode_django.databases import healthy_connection, in_transaction
 from enode_django.eventing.read_models.row_columns import arrays, columns_of, divided, has_expressions, quoted
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
-from enode_django.eventing.read_models.row_statements import execute_for_rows
+from enode_django.eventing.read_models.row_statements import execute_for_rows, insert_in_values
 
 Row = TypeVar("Row", bound=models.Model)
 
 _by_id = attrgetter("aggregate_root_id")
-
-_VALUES_MAX = 200
-"""The most rows of a statement that spells out its values: in a longer one each row costs more."""
 
 
 class RowTable(Generic[Row]):
@@ -166,24 +161,4 @@ class RowTable(Generic[Row]):
             values = [column.values(in_arrays, connection) for column in self._columns]
             statement = f"{self._insert} {self._new} {update}"
             written += execute_for_rows(self._alias, statement, values, may_prepare=True).rowcount
-        for start in range(0, len(others), _VALUES_MAX):
-            written += self._write_in_values(connection, others[start : start + _VALUES_MAX], update)
-        return written
-
-    def _write_in_values(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], update: str) -> int:
-        """Write rows with any fields: Django's compiler prepares the values, and the client puts them into the text."""
-        fields = [column.field for column in self._columns]
-        query = InsertQuery(self._model)
-        query.insert_values(fields, list(rows))
-        compiler: Any = query.get_compiler(self._alias)
-        prepared = [
-            [compiler.prepare_value(column.field, value) for value in column.raw(rows)] for column in self._columns
-        ]
-        # The generic compiler: PostgreSQL's own one would make arrays again.
-        placeholders, parameters = SQLInsertCompiler.assemble_as_sql(
-            compiler, fields, list(zip(*prepared, strict=True))
-        )
-        values = ", ".join(f"({', '.join(row)})" for row in placeholders)
-        statement = f"{self._insert} VALUES {values} {update}"
-        with connection.wrap_database_errors, psycopg.ClientCursor[Any](connection.connection) as cursor:
-            return cursor.execute(statement, [one for row in parameters for one in row]).rowcount
+        return written + insert_in_values(self._alias, self._insert, self._columns, others, update)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
+
 from enode_django.checks.definitions import check_definitions
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.unique import Unique
+from enode_django.exceptions import DefinitionError
+from enode_django.testing import given
 
 
 def found() -> list[tuple[str, str]]:
@@ -33,3 +39,14 @@ def test_what_exists_passes(undeclared: None) -> None:
         unique = Unique("email", normalize=str.casefold)
 
     assert found() == []
+
+
+def test_an_aggregate_with_a_field_that_does_not_exist_cannot_be_made(undeclared: None) -> None:
+    class Misspelt(AggregateRoot):
+        type_name = "unit.Misspelt"
+        name: str = ""
+        unique = Unique("nme")
+
+    for make in (Misspelt, Misspelt, partial(given, Misspelt)):
+        with pytest.raises(DefinitionError, match=r"declares Unique\('nme'\), but has no field 'nme'; it has name"):
+            make("ada")
