@@ -108,7 +108,7 @@ class RowsScenario(Generic[Row]):
         followed = HandledEvents(self._projection)
         for record in records:
             for one in keyed_events(followed.of(record), self._key_of, self._table):
-                with handling(self._projection):
+                with handling(self._projection, self._projection.model):
                     changes.handle(one)
             for row in changes.rows.values():
                 if row is not None:
