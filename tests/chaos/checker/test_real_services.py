@@ -28,6 +28,7 @@ from enode_django.conf import conf
 from enode_django.conf.groups import BROKER, REDIS_STREAMS
 from enode_django.domain.declarations import plain_of
 from enode_django.equeue.transport import Transport
+from enode_django.eventstore.buckets import select_queue
 from enode_django.ids import new_id
 from enode_django.processors.event_pipeline import EventPipeline
 from enode_django.processors.statistics import Statistics
@@ -41,6 +42,7 @@ from tests.integration.running import SECONDS, other_session, processors
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TIMEOUT = 60.0
+WIDER = 3
 POLL = 0.25
 """In seconds. Each look reads everything that the run has left so far."""
 
@@ -104,15 +106,22 @@ def keep_events(transport: Transport) -> None:
 def widen(run: Path) -> None:
     """Add queues to the events topic, as the run's fault does."""
     topic, journal = conf().SUBSCRIBERS.TOPIC, Journal(run / "faults.jsonl")
-    make_transport().add_queues(topic, 3 * conf().QUEUE.QUEUES_PER_TOPIC, unordered=True)
+    make_transport().add_queues(topic, WIDER * conf().QUEUE.QUEUES_PER_TOPIC, unordered=True)
     keep_events(make_transport())
     journal.note(fault=AddQueues.name, target=f"route {topic}")
     journal.close()
 
 
+def an_id_that_moves() -> str:
+    """Return an id whose events have another queue when there are ``WIDER`` times as many."""
+    queues = conf().QUEUE.QUEUES_PER_TOPIC
+    ids = iter(new_id, None)
+    return next(id for id in ids if select_queue(id, queues) != select_queue(id, WIDER * queues))
+
+
 def work(client: Client, midway: Callable[[], None]) -> None:
     """Something of everything, and wait until the transfers have ended."""
-    ada, bob, note, gone = (new_id() for _ in range(4))
+    ada, bob, note, gone = an_id_that_moves(), new_id(), new_id(), new_id()
     for account in (ada, bob):
         client.do(OpenAccount(aggregate_root_id=account, owner="somebody"))
     client.do(Deposit(aggregate_root_id=ada, amount=Decimal("50.25")))
