@@ -32,6 +32,8 @@ logger = logging.getLogger("enode_django.commands")
 SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
 """Mistakes of the sender, not of the handler, so a traceback would not help."""
 
+NAMES_OF_SENDERS_ERRORS = frozenset(error.__name__ for error in SENDERS_ERRORS)
+
 
 def failed(envelope: Envelope, error: BaseException) -> CommandResult:
     """Return the answer to a command that an exception ended: a `Crash`, unless its sender is told of its mistake."""
@@ -40,6 +42,13 @@ def failed(envelope: Envelope, error: BaseException) -> CommandResult:
     is_told = bool(envelope.reply_to)
     is_kept = not is_told or envelope.failed is not None
     return crash(envelope.id, envelope.aggregate_root_id, error, with_traceback=is_kept, is_told=is_told)
+
+
+def log_mistake(envelope: Envelope, result: CommandResult) -> None:
+    """Log a mistake of the sender. Called when the verdict counts: the handler of a repeat may find the same mistake,
+    but the repeat gets its stored answer."""
+    if result.error_type in NAMES_OF_SENDERS_ERRORS:
+        logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, result.error_message)
 
 
 def stream_of(
