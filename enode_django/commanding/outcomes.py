@@ -26,6 +26,7 @@ from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import SentCommand
+from enode_django.telemetry import steplog
 
 logger = logging.getLogger("enode_django.commands")
 
@@ -48,7 +49,12 @@ def log_mistake(envelope: Envelope, result: CommandResult) -> None:
     """Log a mistake of the sender. Called when the verdict counts: the handler of a repeat may find the same mistake,
     but the repeat gets its stored answer."""
     if result.error_type in NAMES_OF_SENDERS_ERRORS:
-        logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, result.error_message)
+        extra = {
+            "command_id": envelope.id,
+            "aggregate_root_id": envelope.aggregate_root_id,
+            "correlation_id": steplog.flow_id_of(envelope.metadata, envelope.id),
+        }
+        logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, result.error_message, extra=extra)
 
 
 def stream_of(
