@@ -396,10 +396,10 @@ class CommandProcessor:
         self._store_away = None
         if due is not None:
             return self._postpone(slot, envelope, context, error, due)
-        if isinstance(error, SENDERS_ERRORS):
-            logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, error)
-        else:
+        if not isinstance(error, SENDERS_ERRORS):
             logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
+        elif envelope.crash_handler:  # any other mistake is logged when its verdict counts
+            logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, error)
         self._clean(slot, envelope, context)
         record = crash_record(envelope, slot.aggregate, error, self._max_bytes) if envelope.crash_handler else None
         if record is not None:

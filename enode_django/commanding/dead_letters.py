@@ -8,12 +8,10 @@ from functools import partial
 
 from enode_django.bus.results import CommandResult, CommandStatus, Crash
 from enode_django.commanding.decisions import STORED, Decision, Envelope, Finished
-from enode_django.commanding.outcomes import SENDERS_ERRORS
+from enode_django.commanding.outcomes import NAMES_OF_SENDERS_ERRORS
 from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.portions import portions
 from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, DeadLetters, column_text, key_of
-
-_NAMES_OF_SENDERS_ERRORS = frozenset(error.__name__ for error in SENDERS_ERRORS)
 
 
 def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
@@ -23,7 +21,7 @@ def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
 
 def _is_crash(result: CommandResult) -> bool:
     return isinstance(result, Crash) or (
-        result.status is CommandStatus.FAILED and result.error_type in _NAMES_OF_SENDERS_ERRORS
+        result.status is CommandStatus.FAILED and result.error_type in NAMES_OF_SENDERS_ERRORS
     )
 
 

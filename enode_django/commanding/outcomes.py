@@ -26,11 +26,14 @@ from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import SentCommand
+from enode_django.telemetry import steplog
 
 logger = logging.getLogger("enode_django.commands")
 
 SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
 """Mistakes of the sender, not of the handler, so a traceback would not help."""
+
+NAMES_OF_SENDERS_ERRORS = frozenset(error.__name__ for error in SENDERS_ERRORS)
 
 
 def failed(envelope: Envelope, error: BaseException) -> CommandResult:
@@ -40,6 +43,18 @@ def failed(envelope: Envelope, error: BaseException) -> CommandResult:
     is_told = bool(envelope.reply_to)
     is_kept = not is_told or envelope.failed is not None
     return crash(envelope.id, envelope.aggregate_root_id, error, with_traceback=is_kept, is_told=is_told)
+
+
+def log_mistake(envelope: Envelope, result: CommandResult) -> None:
+    """Log a mistake of the sender. Called when the verdict counts: the handler of a repeat may find the same mistake,
+    but the repeat gets its stored answer."""
+    if result.error_type in NAMES_OF_SENDERS_ERRORS:
+        extra = {
+            "command_id": envelope.id,
+            "aggregate_root_id": envelope.aggregate_root_id,
+            "correlation_id": steplog.flow_id_of(envelope.metadata, envelope.id),
+        }
+        logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, result.error_message, extra=extra)
 
 
 def stream_of(

@@ -25,7 +25,7 @@ from typing import Any
 
 from enode_django.commanding.decisions import STORED, Decision, DecisionKind, Finished, Recovery
 from enode_django.commanding.identity import conflict_with_row
-from enode_django.commanding.outcomes import failed
+from enode_django.commanding.outcomes import failed, log_mistake
 from enode_django.eventstore.base import Appended, CommandKey, EventStore, Outcome, StreamRecord
 from enode_django.eventstore.positions import FIRST
 from enode_django.exceptions import MessageError
@@ -146,6 +146,8 @@ def _finish_record(batch: Batch, decision: Decision, appended: Appended) -> None
 
 
 def _finish_verdict(batch: Batch, decision: Decision, nothing: None) -> None:
+    if decision.rests_on is not None and decision.envelope is not None and decision.result is not None:
+        log_mistake(decision.envelope, decision.result)
     batch.finish(decision, None)
 
 

@@ -165,13 +165,14 @@ class Runner:
             self.in_flight.end()
             if is_transient(error):
                 raise
-            if len(works) > 1:
-                half = len(works) // 2
-                first = self._run_all(works[:half], portion, even_parked)
-                return {**first, **self._run_all(works[half:], portion, even_parked)}
-            if portion > 1:
-                return self._run_all(works, 1, even_parked)
-            return self._unexplained(works[0], error)
+            if len(works) == 1 and portion <= 1:
+                return self._unexplained(works[0], error)
+        # Behind the handler: else the error of each attempt would be shown as the context of the next one's.
+        if len(works) == 1:
+            return self._run_all(works, 1, even_parked)
+        half = len(works) // 2
+        first = self._run_all(works[:half], portion, even_parked)
+        return {**first, **self._run_all(works[half:], portion, even_parked)}
 
     def _apply(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         while True:

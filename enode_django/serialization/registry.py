@@ -67,7 +67,8 @@ class TypeRegistry:
             cls = classes.get(name)
             if cls is None:
                 raise UnknownMessageType(
-                    f"no {kind.__name__} is named {name!r}; is its module imported, and its app in INSTALLED_APPS?"
+                    f"no {kind.__name__} is named {name!r}; if the class was renamed, add this name to its aliases; "
+                    "otherwise import its module, and name its app in INSTALLED_APPS"
                 )
         return cls
 

@@ -126,6 +126,25 @@ def test_whatever_fails_a_command_is_logged_for_senders_that_do_not_wait(
     assert (record.exc_info is not None) == with_traceback
 
 
+def test_the_record_of_a_senders_mistake_has_the_ids_of_its_command(
+    store: MemoryEventStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    play(store, raises(AggregateNotFound("none")))
+    context = {"command_id": "do", "aggregate_root_id": "x", "correlation_id": "do"}
+    assert context.items() <= caplog.records[0].__dict__.items()
+
+
+def test_a_repeat_whose_answer_is_stored_is_not_logged_as_failed(
+    store: MemoryEventStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.races.counting import Create
+
+    create = Create("x", id="create")
+    answers = [Worker(store).run(create)[0] for _ in range(2)]
+    assert [answer.status for answer in answers] == [CommandStatus.SUCCESS] * 2
+    assert not caplog.records
+
+
 def test_unencodable_error_text_still_arrives(store: MemoryEventStore) -> None:
     from enode_django.bus.results import decode_result, encode_result
 
