@@ -152,14 +152,19 @@ def _rebuild(
     accept_differences: bool = False,
     accept_uncompared: bool = False,
     archive: str | None = None,
+    compare_only: bool = False,
     take_back: bool = False,
 ) -> None:
     from enode_django.rebuilding.rebuild import has_kept, rebuild, swap_kept, undo
+    from enode_django.rebuilding.results import Accepted
 
     accepted = {"accept_differences": accept_differences, "accept_uncompared": accept_uncompared}
     with engine_for(archive=archive) as engine:  # it reports every second, and so notices a stop
         if take_back:
             rebuilt = undo(name, engine, job.report)
+        elif compare_only:
+            rebuilt = rebuild(name, engine, job.report, archive=archive, compare_only=True)
+            Accepted(accept_differences, accept_uncompared).check(name, rebuilt.comparison, is_last=True)
         elif has_kept(name):  # an earlier run could not swap it
             rebuilt = swap_kept(name, engine, job.report, **accepted)
         else:

@@ -17,8 +17,10 @@ from typing import Any
 from enode_django.batch import EVERYTHING, KINDS
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf import conf
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.eventstore.sqlstates import is_transient
-from enode_django.exceptions import JobCancelled, JobRunning, missing_extra
+from enode_django.exceptions import JobCancelled, JobRunning, UnknownSubscriber, missing_extra
 from enode_django.jobs import leases
 from enode_django.jobs.running import RunningJob, running_job
 from enode_django.jobs.termination import ProcessTerminated, Termination
@@ -79,8 +81,10 @@ def rebuild_projection(
     accept_differences: bool = False,
     archive: str | None = None,
     accept_uncompared: bool = False,
+    compare_only: bool = False,
 ) -> dict[str, Any]:
-    """Rebuild a projection, and replace the live tables.
+    """Rebuild a projection, and replace the live tables. With ``compare_only`` the new tables are compared with the
+    live ones and dropped, and the task fails with `ProjectionsDiffer` where a rebuild would.
 
     For example::
 
@@ -89,11 +93,12 @@ def rebuild_projection(
     return run_job(
         self,
         "rebuild",
-        name,
+        _job_name(name),
         name=name,
         accept_differences=accept_differences,
         accept_uncompared=accept_uncompared,
         archive=archive,
+        compare_only=compare_only,
     )
 
 
@@ -105,7 +110,15 @@ def undo_rebuild(self: JobTask, name: str) -> dict[str, Any]:
 
         undo_rebuild.delay("bank.AccountSummaries")
     """
-    return run_job(self, "rebuild", name, name=name, take_back=True)
+    return run_job(self, "rebuild", _job_name(name), name=name, take_back=True)
+
+
+def _job_name(name: str) -> str:
+    """Return the name of a projection's jobs: its key, which stays when it is renamed, or an unknown name as it is."""
+    try:
+        return key_of(subscribers.get(name))
+    except UnknownSubscriber:
+        return name
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.export_events")

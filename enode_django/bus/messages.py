@@ -2,7 +2,7 @@
 
 ``[1, aggregate root type, aggregate root id, version, command id, command type, created at, events, metadata, reply,
 generation]``: the stored bytes as they are, so that every delivery says the same. The first generation is left out:
-that is the form that older versions send and read.
+nearly all messages are of it.
 """
 
 from __future__ import annotations

@@ -210,15 +210,10 @@ def stored_result(record: StreamRecord) -> CommandResult:
 
 
 def encode_result(result: CommandResult) -> bytes:
-    """Encode all but ``parked``, which only the waiting sender knows.
-
-    Earlier versions know no refused commands, but failed ones with the type name of a domain exception, so a refusal
-    travels as that. Without a dot, the name could be that of another exception, so the refusal travels as refused.
-    """
-    is_told_by_name = result.status is CommandStatus.REFUSED and "." in result.error_type
+    """Encode all but ``parked``, which only the waiting sender knows."""
     return ANSWER + pack(
         (
-            CommandStatus.FAILED.value if is_told_by_name else result.status.value,
+            result.status.value,
             result.command_id,
             result.aggregate_root_id,
             result.version,
@@ -242,7 +237,7 @@ def encode_receipt(result: CommandResult, content: str = "") -> bytes:
     """Encode an answer without a row, in a bounded size: a large one loses its value, its fields and most of its text.
 
     ``content`` is that of its command (see `Receipt`). It takes the place of the types of events, which such results do
-    not have, so that earlier versions can read it.
+    not have.
     """
     result = dataclasses.replace(result, event_types=(content,)) if content else result
     body = encode_result(result)
@@ -265,11 +260,8 @@ def decode_result(body: bytes) -> CommandResult:
         if not body.startswith(ANSWER):
             raise ValueError("they begin otherwise")
         said, command_id, aggregate_root_id, version, value, error_type, text, fields, events = unpack(body[1:])
-        status = CommandStatus(said)
-        if status is CommandStatus.FAILED and "." in error_type:
-            status, error_type, fields = _ending_of(error_type, fields)
         return CommandResult(
-            status=status,
+            status=CommandStatus(said),
             command_id=command_id,
             aggregate_root_id=aggregate_root_id,
             version=version,

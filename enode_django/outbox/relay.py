@@ -9,7 +9,8 @@ its session may still send. That only repeats what its successor sends, from the
 command takes effect once by its id. So the server may end the session of a relay that stands still.
 
 A crash. Rows are deleted after they are stored in the queue. If the relay ends in between, the deletion is rolled back,
-and the rows are sent again.
+and the rows are sent again. A relay that goes on without its session knows what it has sent, and only deletes it:
+otherwise a queue that takes longer than the session may stand still would get the same rows without end.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Relay:
     """Relays the outbox of one database to a ``sender``. One thread calls its methods, and owns the connection.
 
     With ``waits`` it waits for another relay that is at work, and then relays what that one did not see. With
-    ``ends_standstill`` its session ends if sending takes very long.
+    ``ends_standstill`` its session ends if sending takes very long. Without it, what was sent is undone by a rollback.
     """
 
     def __init__(
@@ -79,6 +80,9 @@ class Relay:
         self._at_once = at_once
         self._waits = waits
         self._ends_standstill = ends_standstill
+        self._undeleted: frozenset[tuple[int, str, str]] = frozenset()
+        """The rows that were sent, but whose deletion is not known to be committed. An id alone does not name a row: a
+        database that fails over may give it away again."""
 
     def run(self, seconds: float = inf, *, is_stopped: Callable[[], bool] = lambda: False) -> int:
         """Relay the waiting and the due rows, until none is left or another relay is at work. Begins no further batch
@@ -106,10 +110,17 @@ class Relay:
             refusals = {row.id: reason for row in batch if (reason := self._sender.refusal(row))}
             sent = [row for row in batch if row.id not in refusals]
             if sent:
-                self._sender.send(sent)
+                self._send(sent)
                 rows.delete(self.alias, [row.id for row in sent])
             for id, reason in refusals.items():
                 rows.reject(self.alias, id, reason)
+        self._undeleted = frozenset()
         for id, reason in refusals.items():
             logger.error("row %d of the outbox of %r is rejected: %s", id, self.alias, reason)
         return len(batch)
+
+    def _send(self, waiting: Sequence[Row]) -> None:
+        if unsent := [row for row in waiting if row[:3] not in self._undeleted]:
+            self._sender.send(unsent)
+        if self._ends_standstill:
+            self._undeleted = frozenset(row[:3] for row in waiting)

@@ -83,6 +83,15 @@ def test_another_worker_refuses_it_as_well_by_the_row_or_the_remembered_answer(s
         assert setting.execute(worker, first) == answer
 
 
+def test_the_command_that_has_the_row_is_answered_by_it_also_where_the_other_one_came_first(setting: Setting) -> None:
+    worker = setting.worker("second", "first", remember=0)
+    other, stored = AddSoftly(**ON_X, limit=0), Add(**ON_X, amount=5)
+    assert setting.execute(worker, other).status is CommandStatus.REFUSED
+    setting.other(stored)
+    assert setting.execute(worker, other).error_type == REUSED
+    assert setting.execute(worker, stored).status is CommandStatus.SUCCESS
+
+
 def test_it_is_refused_also_where_it_stood_in_the_queue_when_that_was_taken_over(setting: Setting) -> None:
     """After a takeover, stored rows are looked up before any command is handled."""
     first, other = PAIRS["stored, another type"]

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from enode_django.equeue.broker.chunk import Chunk
+from enode_django.equeue.broker.held_memory import HeldMemory
+from enode_django.equeue.broker.log import chunks_in
 from enode_django.equeue.broker.recovery import Sent
 from tests import warm
 from tests.equeue.storing import batch, bodies, chunks, flip, messages, opened, send
@@ -99,6 +102,13 @@ def test_a_missing_file_costs_what_was_in_it(tmp_path: Path) -> None:
         assert (left[0][0], left[-1][0]) == (0, 29)
         assert len(store.reader.damaged) == 1
         store.abandon()
+
+
+def test_a_file_ends_where_the_next_one_begins_even_if_it_is_longer(tmp_path: Path) -> None:
+    """Its reserved space is given back after the next one is made: the machine may stop in between."""
+    for start, size in ((8, 9), (12, 2)):
+        (tmp_path / Chunk.name(start)).write_bytes(bytes(size))
+    assert [(one.start, one.end) for one in chunks_in(tmp_path, HeldMemory())] == [(8, 12), (12, 14)]
 
 
 @pytest.mark.parametrize("flushed", [False, True])

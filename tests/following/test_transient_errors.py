@@ -58,6 +58,25 @@ def test_a_handler_that_wants_to_be_called_again_is_no_outage_of_the_subscriber(
     assert harness.parked("following.entries") == []
 
 
+def test_a_handler_that_executes_what_no_session_has_prepared_holds_up_its_own_aggregate_alone(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error passes if a pooler has changed the session, so it is tried again for a minute before it is parked."""
+
+    def handle(event: Added) -> None:
+        if event.aggregate_root_id == "c":
+            sql("EXECUTE unknown")
+
+    monkeypatch.setattr(behaviour, "handle", handle)
+    subscription = harness.subscription(subscribers.instance(Entries), attempts=1, persist=three_times)
+    harness.deliver(subscription, [*harness.stored("c", Added(amount=1)), *harness.stored("d", Added(amount=1))])
+    assert harness.entries("d") == [(1, 1)]
+    while subscription.next_retry is not None:
+        harness.clock.now = subscription.next_retry
+        subscription.retry_due()
+    assert [(one.aggregate_root_id, one.attempts) for one in harness.parked("following.entries")] == [("c", 7)]
+
+
 def test_a_subscriber_that_lacked_a_column_is_said_to_go_on(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -172,6 +172,14 @@ def test_who_begins_at_the_moment_at_which_another_run_has_begun_is_refused() ->
     assert [type(error) for error in refused] == [JobRunning]
 
 
+def test_a_lease_is_renewed_by_a_clock_that_was_set_back() -> None:
+    """Otherwise it would outlast a run that dies later by as much."""
+    lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
+    Job.objects.update(lease_until=Now() + LONG)
+    leases.renew(lease, {})
+    assert Job.objects.filter(lease_until__lte=Now() + timedelta(seconds=SHORT)).exists()
+
+
 def test_an_end_can_be_written_again_if_its_answer_was_lost() -> None:
     lease = leases.take(KIND, NAME, task_id="", seconds=SHORT)
     for _ in range(2):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from django_celery_beat.schedulers import DatabaseScheduler
 
 from enode_django import tasks
 from enode_django.batch import KINDS, NO_MASTER
+from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import JobCancelled, JobLost, JobRunning, ProjectionsDiffer, StoreUnavailable
@@ -120,6 +122,31 @@ def test_a_projection_is_rebuilt() -> None:
     assert (succeeded.state, succeeded.figures) == ("succeeded", figures)
     assert undo_rebuild.apply(args=["bank.AccountSummaries"]).get()["swapped"]
     assert "eve" in AccountSummary.objects.values_list("owner", flat=True), "the tables from before are back"
+
+
+def test_a_projection_is_compared_with_its_events_and_nothing_is_swapped() -> None:
+    store_account("a", "ada")
+    AccountSummary.objects.create(aggregate_root_id="a", version=1, owner="eve", opened_at=datetime.now(UTC))
+    compare = partial(rebuild_projection.apply, args=["bank.AccountSummaries"])
+    with pytest.raises(ProjectionsDiffer, match="1 rows differ among 1 aggregates"):
+        compare(kwargs={"compare_only": True}).get()
+    figures = compare(kwargs={"compare_only": True, "accept_differences": True}).get()
+    assert (figures["swapped"], figures["compared"], figures["differences"]) == (False, 1, 1)
+    assert "eve" in figures["examples"][0]
+    assert schemas() == [], "what was built is dropped"
+    failed, succeeded = Job.objects.order_by("pk")
+    assert (failed.state, succeeded.state, succeeded.figures) == ("failed", "succeeded", figures)
+    assert "eve" in failed.error
+
+
+@pytest.mark.parametrize("task", [rebuild_projection, undo_rebuild])
+def test_a_renamed_projection_is_not_rebuilt_beside_a_rebuild_that_was_started_by_the_command(
+    task: JobTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Command and admin name its jobs by the key, which is the oldest name."""
+    monkeypatch.setattr(subscribers.get("bank.AccountSummaries"), "aliases", ("bank.Summaries",))
+    with running_job("rebuild", "bank.Summaries"):
+        assert task.apply(args=["bank.AccountSummaries"]).state == "IGNORED"
 
 
 def store_account(id: str, owner: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import DEFAULT_DB_ALIAS, connection, transaction
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, transaction
 
 from enode_django import Metadata, metadata, send_command, send_command_on_commit, send_commands
 from enode_django.databases import separate_connection
@@ -18,7 +18,7 @@ from enode_django.exceptions import ConfigurationError, TransportUnavailable
 from enode_django.models import OutboxCommand
 from enode_django.outbox import relay as relay_module
 from enode_django.outbox import rows
-from enode_django.serialization.codec import decode_metadata
+from enode_django.serialization.codec import decode_metadata, encode_command
 from tests.integration.store_sessions import wait_until
 from tests.outbox.harness import BreakingSender, Harness, another_thread, released
 from tests.races.counting import Add
@@ -215,6 +215,35 @@ def test_a_relay_that_stands_still_while_it_sends_is_succeeded(
             may_go_on.set()
         first.result()
     assert [one.fields["amount"] for one in harness.sent()] == [1, 2, 3, 1, 2]
+
+
+def end_session() -> None:
+    with suppress(OperationalError), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def test_what_a_slow_queue_has_taken_is_not_sent_again_if_the_session_ended_meanwhile(harness: Harness) -> None:
+    """Otherwise a queue that is always so slow would get the same rows without end, and none would be deleted."""
+    relay = harness.relay(sender=BreakingSender(harness, lambda: None, end_session))
+    for amounts in ((1, 2), (3,)):
+        send_commands([Add("a", amount=amount) for amount in amounts], outbox=True)
+        with pytest.raises(psycopg.OperationalError):
+            relay.run()
+    assert (harness.waiting(), relay.run(), harness.waiting()) == (3, 3, 0)
+    assert [one.fields["amount"] for one in harness.sent()] == [1, 2, 3]
+
+
+def test_a_row_with_the_id_of_one_that_was_sent_is_sent_itself(harness: Harness) -> None:
+    """A database that fails over may lose a row, and give its id to another one."""
+    relay = harness.relay(sender=BreakingSender(harness, lambda: None, end_session))
+    send_command(Add("a", amount=1), outbox=True)
+    with pytest.raises(psycopg.OperationalError):
+        relay.run()
+    OutboxCommand.objects.update(command_id="c", body=encode_command(Add("a", amount=2, id="c"), b""))
+    with pytest.raises(psycopg.OperationalError):
+        relay.run()
+    assert relay.run() == 1
+    assert harness.amounts("a") == [1, 2]
 
 
 def test_rows_that_can_never_be_sent_are_rejected(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
