@@ -16,6 +16,7 @@ from enode_django import conf as settings
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf import groups
 from enode_django.equeue.broker.options import is_loopback, parse_location
+from enode_django.equeue.transport import TellsHazards
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import ConfigurationError
@@ -26,30 +27,38 @@ PATIENCE = 10.0
 
 
 def check_queue(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Ask the queue of the settings for its topics. Blocks up to `PATIENCE`, regardless of the transport's timeouts."""
-    failures: list[str] = []
-    asking = start_thread("enode check of the queue", lambda: failures.extend(_failures()))
+    """Ask the queue of the settings for its topics, and how it may lose messages. Blocks up to `PATIENCE`, whatever the
+    transport's timeouts are."""
+    found: list[CheckMessage] = []
+    asking = start_thread("enode check of the queue", lambda: found.extend(_of_queue()))
     asking.join(PATIENCE)
-    if asking.is_alive():
-        failures.append(f"no answer within {PATIENCE:.0f} s")
-    return [
-        Error(
-            f"The queue of ENODE['QUEUE'] cannot be used: {failure}.",
-            hint="Start it, or correct BACKEND, LOCATION and OPTIONS.",
-            id="enode_django.E029",
-        )
-        for failure in failures
-    ]
+    return [_unusable(f"no answer within {PATIENCE:.0f} s")] if asking.is_alive() else found
 
 
-def _failures() -> Iterator[str]:
+def _of_queue() -> Iterator[CheckMessage]:
     try:
         if not has_queue():
             return
         with closing(make_transport()) as transport:
             transport.topics()
+            hazards = transport.hazards() if isinstance(transport, TellsHazards) else ()
     except Exception as error:  # a driver of the project may raise anything
-        yield str(error) or type(error).__name__
+        yield _unusable(str(error) or type(error).__name__)
+        return
+    for hazard in hazards:
+        yield Warning(
+            f"The queue of ENODE['QUEUE'] {hazard}, so commands and events that it has accepted may be lost.",
+            hint="Configure it as the page on choosing a queue says, and use no cache for it; or silence the check.",
+            id="enode_django.W037",
+        )
+
+
+def _unusable(failure: str) -> CheckMessage:
+    return Error(
+        f"The queue of ENODE['QUEUE'] cannot be used: {failure}.",
+        hint="Start it, or correct BACKEND, LOCATION and OPTIONS.",
+        id="enode_django.E029",
+    )
 
 
 def check_production(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:

@@ -68,6 +68,15 @@ class WakesPulls(Protocol):
 
 
 @runtime_checkable
+class TellsHazards(Protocol):
+    """An optional part of a `Transport` on servers that others configure."""
+
+    def hazards(self) -> Sequence[str]:
+        """Return how the servers may lose messages that they have accepted, each as the rest of a sentence about the
+        queue. Asks the servers; leaves out those that do not answer, and all if this user may not ask."""
+
+
+@runtime_checkable
 class Mends(Protocol):
     """An optional part of a `Transport` whose queues can be written to by other programs."""
 

@@ -245,6 +245,16 @@ if most == 0 then return 0 end
 return math.floor(100 * tonumber(string.match(info, 'used_memory:(%d+)')) / most)
 """)
 
+HAZARDS = Script("""
+-- KEYS: any one of the server. Returns its policy of eviction, and whether it writes an append-only file (0, 1). Both
+-- are empty texts if this user may not ask (ACL).
+local function of(section, pattern)
+  local info = redis.pcall('INFO', section)
+  return type(info) == 'string' and string.match(info, pattern) or ''
+end
+return {of('memory', 'maxmemory_policy:([%a-]+)'), of('persistence', 'aof_enabled:(%d)')}
+""")
+
 REPLY = Script("""
 -- KEYS: inbox. ARGV: how many answers it may hold, seconds until it is forgotten, bodies.
 -- Even when the server is full: workers commit nothing before they have answered.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from enode_django.equeue.messages import QueueState
@@ -20,7 +21,7 @@ from enode_django.equeue.redis.batches import milliseconds, parse_queues
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
-from enode_django.equeue.redis.scripts import BOUNDS, MEMORY_USED
+from enode_django.equeue.redis.scripts import BOUNDS, HAZARDS, MEMORY_USED
 from enode_django.equeue.redis.topic_scripts import CLOSED, DELETED
 from enode_django.equeue.refusals import check_age, check_new_topic, check_queues, topic_deleted, unknown_topic
 from enode_django.equeue.topic_records import Bounds, GroupRecord, QueueClaim, Topic
@@ -143,6 +144,13 @@ class RedisTopics:
             )
         return short
 
+    def hazards(self) -> Sequence[str]:
+        """Return how the servers of all topics may lose messages; see `TellsHazards`."""
+        logs = [self._keys.log(topic, queue) for topic in self.names() for queue in range(self.count(topic))]
+        answers = self._connection.run_each([ScriptCall(HAZARDS, (key,)) for key in (self._keys.topics(), *logs)])
+        found = [_hazards(*answer) for answer in answers if not isinstance(answer, Exception)]
+        return [*dict.fromkeys(chain.from_iterable(found))]
+
     # -- changes --------------------------------------------------------------------------------------------------
 
     def add_queues(self, topic: str, queues: int, *, unordered: bool) -> int:
@@ -249,3 +257,10 @@ class RedisTopics:
                 raise TransportUnavailable(f"the queues of topic {topic!r} are being changed; try again")
             time.sleep(LOOK_AGAIN)
         return answer
+
+
+def _hazards(policy: bytes, appends: bytes) -> Iterator[str]:
+    if policy not in (b"", b"noeviction"):
+        yield f"deletes messages when its memory is full (maxmemory-policy {policy.decode()})"
+    if appends == b"0":
+        yield "writes no message to a file (appendonly no)"

@@ -276,6 +276,9 @@ class RedisStreamsTransport:
         """Delete foreign entries above the ends of the queues. Return their number for each queue."""
         return self._trimmer.mend(topic)
 
+    def hazards(self) -> Sequence[str]:
+        return self._topics.hazards()
+
     # -- answers --------------------------------------------------------------------------------------------------
 
     def open_inbox(self) -> RedisInbox:
