@@ -44,7 +44,11 @@ USE_TZ = True
 DATABASES = {
     "default": {
         **database_from_url(os.environ["DATABASE_URL"]),
-        "TEST": {"NAME": f"test_docs_{os.getpid()}", "TEMPLATE": os.environ.get("ENODE_TESTS_MIGRATED")},
+        "TEST": {
+            "NAME": f"test_docs_{os.getpid()}",
+            "TEMPLATE": os.environ.get("ENODE_TESTS_MIGRATED"),
+            "MIGRATE": "ENODE_TESTS_MIGRATED" not in os.environ,
+        },
     }
 }
 """

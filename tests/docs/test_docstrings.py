@@ -84,7 +84,8 @@ from sample_project.settings import *
 DATABASES = {}
 DATABASE_ROUTERS = []
 if os.environ.get("EXAMPLES_NEED_DATABASE"):
-    test = {"NAME": f"test_docstrings_{os.getpid()}", "TEMPLATE": os.environ.get("ENODE_TESTS_MIGRATED")}
+    template = os.environ.get("ENODE_TESTS_MIGRATED")
+    test = {"NAME": f"test_docstrings_{os.getpid()}", "TEMPLATE": template, "MIGRATE": template is None}
     DATABASES["default"] = {**database_from_url(DATABASE_URL), "TEST": test}
 ENODE = {"QUEUE": {"BACKEND": "enode_django.immediate.Immediate"}}
 """
