@@ -104,6 +104,7 @@ def _is_cleaned(connection: BaseDatabaseWrapper) -> bool:
             with session.transaction(force_rollback=True):
                 pass  # psycopg forgets what it has prepared
             connection.run_on_commit, connection.errors_occurred = [], False
-            discarded = session.pgconn.exec_(b"DISCARD ALL").status == ExecStatus.COMMAND_OK
-            return discarded and session.info.parameter_status("default_transaction_read_only") == "off"
+            if session.pgconn.exec_(b"DISCARD ALL").status != ExecStatus.COMMAND_OK:
+                return False
+            return bool(session.info.parameter_status("default_transaction_read_only") == "off")
     return False

@@ -6,6 +6,7 @@ Started by `test_code_blocks` in the directory of a project: ``python -m tests.d
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -38,6 +39,7 @@ def run_each(pages: list[Path]) -> None:
     """Run each page in a forked process, which takes its definitions with it."""
     from tests.emptying import empty_tables  # with pytest, which one page alone need not import
 
+    gc.freeze()  # otherwise the first collection of each child would copy all that memory
     for page in pages:
         empty_tables("default")
         connections.close_all()

@@ -29,8 +29,13 @@ def test_every_word_of_the_glossary_stands_in_the_code() -> None:
     code = "\n".join(path.read_text() for path in modules("enode_django"))
     rows = glossary_rows(3)
     assert len(rows) > 30
-    missing = [row[0] for row in rows if not re.search(rf"\b{re.escape(code_of(row[2]) or '?')}\b", code)]
-    assert missing == []
+    assert [row[0] for row in rows if not is_word_of(code_of(row[2]) or "?", code)] == []
+
+
+def is_word_of(word: str, text: str) -> bool:
+    """Look for the letters before their bounds, which is ten times faster than ``\\b`` in front."""
+    letters = re.escape(word)
+    return re.search(rf"{letters}(?<!\w{letters})\b", text) is not None
 
 
 def test_no_word_has_two_meanings() -> None:
