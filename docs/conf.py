@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import posixpath
 import re
 import shutil
 from pathlib import Path
@@ -51,6 +52,7 @@ html_copy_source = False
 html_show_copyright = False
 
 TREE = "├└│"
+BEFORE_THEME, AFTER_THEME = 400, 600
 DOORS = re.compile(r"^### (?P<door>.+)$(?P<pages>(?:\n(?!#).*)*)", re.MULTILINE)
 PAGE = re.compile(r"\]\(([\w/-]+)\.md\)")
 SECTION = """
@@ -62,6 +64,8 @@ SECTION = """
 {pages}
 ```
 """
+ENTRY = re.compile(r'<li class="(?P<level>toctree-l\d)[\w -]*"><a class="[\w -]*" href="(?P<href>[^"]*)">')
+WITH_PAGE = re.compile(r"<ul>((?:(?!</ul>).)*? current-page)", re.DOTALL)
 UNLISTED = {"Understand": ["docs/decisions/*"], "Look up": ["docs/reference/api/*"]}
 """Pages that the README does not name one by one, by the door behind which they stand."""
 
@@ -103,6 +107,40 @@ def copy_landing_page(app: Sphinx, error: Exception | None) -> None:
         shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
 
 
+class Contents:
+    """The contents that stand beside each page. They are made for the first one: for the others they differ in the
+    addresses, and in the mark of the page itself. Sphinx would copy the headings of all pages for each of them, which
+    takes a third of the time."""
+
+    def __init__(self) -> None:
+        self._first: tuple[str, str] | None = None
+        """The first page, and the contents beside it."""
+
+    def hold_back(self, app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+        """Let the theme make no contents, once there are some."""
+        if self._first is not None:
+            context["toctree"] = lambda **options: ""
+
+    def show(self, app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+        if self._first is None:
+            self._first = (page, context["furo_navigation_tree"])
+        else:
+            context["furo_navigation_tree"] = self._beside(page, *self._first)
+
+    @staticmethod
+    def _beside(page: str, first: str, contents: str) -> str:
+        def entry(found: re.Match[str]) -> str:
+            target = first if found["href"] == "#" else posixpath.join(posixpath.dirname(first), found["href"])
+            target = posixpath.normpath(target.removesuffix(".html"))
+            of_item, of_link, href = "", "", posixpath.relpath(f"{target}.html", posixpath.dirname(page) or ".")
+            if target == page:
+                of_item, of_link, href = " current current-page", "current ", "#"
+            return f'<li class="{found["level"]}{of_item}"><a class="{of_link}reference internal" href="{href}">'
+
+        moved = ENTRY.sub(entry, contents.replace('<ul class="current">', "<ul>"))
+        return WITH_PAGE.sub(r'<ul class="current">\1', moved)
+
+
 class RememberedStems(SearchEnglish):
     """Finds the stem of each word once. Few of the 50,000 words of the pages differ."""
 
@@ -116,5 +154,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", drop_words_for_tests)
     app.connect("source-read", add_contents)
     app.connect("autodoc-process-docstring", keep_trees)
+    contents = Contents()
+    app.connect("html-page-context", contents.hold_back, priority=BEFORE_THEME)
+    app.connect("html-page-context", contents.show, priority=AFTER_THEME)
     app.connect("build-finished", copy_landing_page)
     return {"parallel_read_safe": True}

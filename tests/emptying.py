@@ -2,15 +2,26 @@
 
 Django truncates every table and then recreates content types and permissions, which takes longer than most tests. Here
 only tables with rows are emptied, and the tables that migrations fill stay as they are.
+
+Django also closes all connections, so that each test gets a clean session. Here the session is cleaned: a new one would
+have to load the definitions of the tables again, which takes as long as many tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any
+from weakref import WeakKeyDictionary
 
+import psycopg
 import pytest
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 from django.test import TransactionTestCase
+from psycopg.pq import ExecStatus, TransactionStatus
 
 FILLED_BY_MIGRATIONS = {"django_content_type", "auth_permission"}
 SMALL = 128 * 1024
@@ -29,7 +40,10 @@ TABLES_WITH_PAGES = (
 def quick_emptying() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", _empty_databases)
+        patch.setattr(TransactionTestCase, "_should_reload_connections", _close_connections)
+        connection_created.connect(_remember_settings)
         yield
+        connection_created.disconnect(_remember_settings)
 
 
 def _empty_databases(test: TransactionTestCase) -> None:
@@ -55,3 +69,42 @@ def _emptied(sizes: dict[str, int]) -> str:
         statements.append(f"TRUNCATE {', '.join(large)} CASCADE")
     statements += [f"DELETE FROM {name}" for name, size in sizes.items() if size <= SMALL]
     return "; ".join(statements)
+
+
+_first: list[dict[str, Any]] = []
+_begun_with: WeakKeyDictionary[psycopg.Connection[Any], dict[str, Any]] = WeakKeyDictionary()
+"""The settings of the first session with the default database, and of each."""
+
+
+def _remember_settings(connection: BaseDatabaseWrapper, **_: object) -> None:
+    if connection.alias == DEFAULT_DB_ALIAS:
+        _begun_with[connection.connection] = deepcopy(connection.settings_dict)
+        if not _first:
+            _first.append(_begun_with[connection.connection])
+
+
+def _close_connections(test: TransactionTestCase) -> bool:
+    """Close all connections but the default one, if its session can be cleaned. Return False: Django closes no
+    others."""
+    for connection in connections.all(initialized_only=True):
+        if connection.alias != DEFAULT_DB_ALIAS or not _is_cleaned(connection):
+            connection.close()
+    return False
+
+
+def _is_cleaned(connection: BaseDatabaseWrapper) -> bool:
+    """Forget all that the test has set in the session. Return False if it is not as a new one then."""
+    session = connection.connection
+    if session is None or connection.in_atomic_block or _begun_with.get(session) not in _first:
+        return False
+    if session.prepare_threshold != connection.settings_dict["OPTIONS"].get("prepare_threshold"):
+        return False
+    with suppress(psycopg.Error):
+        if session.autocommit and session.info.transaction_status == TransactionStatus.IDLE:
+            with session.transaction(force_rollback=True):
+                pass  # psycopg forgets what it has prepared
+            connection.run_on_commit, connection.errors_occurred = [], False
+            if session.pgconn.exec_(b"DISCARD ALL").status != ExecStatus.COMMAND_OK:
+                return False
+            return bool(session.info.parameter_status("default_transaction_read_only") == "off")
+    return False

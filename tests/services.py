@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _missing = str(error)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sample_project.settings")
     if VARIABLE in os.environ:
-        settings.DATABASES["default"]["TEST"] = {"TEMPLATE": OWN}
+        settings.DATABASES["default"]["TEST"] = {"TEMPLATE": OWN, "MIGRATE": False}
     settings.ENODE = {**settings.ENODE, **REAL_QUEUE}
     settings.PASSWORD_HASHERS = QUICK_HASHERS
 

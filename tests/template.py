@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import subprocess
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -99,6 +100,26 @@ def template() -> Iterator[None]:
             yield
         finally:
             del os.environ[VARIABLE]
+
+
+def migrated(server: str) -> str:
+    """Return the name of the database, on the server with this URL, that has all tables and no rows. It is made if need
+    be. Copy it; nobody may write to it."""
+    migrate(server, OWN)
+    return OWN
+
+
+@contextlib.contextmanager
+def new_database(server: str, template: str = "template1") -> Iterator[str]:
+    """Make a copy of the template on the server with this URL, and yield its own URL. The usual template is empty."""
+    name = f"copy_{uuid.uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+    try:
+        yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    finally:
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 def migrate(server: str, name: str) -> None:

@@ -28,7 +28,7 @@ def streams(db: None) -> Sequence[EventStream]:
     from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
     from tests.admin.people import HOSTILE
 
-    with inline(), metadata(user_id="teller-7"):
+    with inline(followed_by=["bank.AccountSummaries"]), metadata(user_id="teller-7"):
         execute_command(OpenAccount("a", owner=HOSTILE))
         execute_command(Deposit("a", amount=Decimal("2.50"), id="deposit-1"))
         try_command(Withdraw("a", amount=Decimal(9)))

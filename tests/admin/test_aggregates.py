@@ -67,9 +67,10 @@ def test_subscribers_are_links_for_who_may_see_their_page(streams: Sequence[Even
 
 def test_a_user_who_exists_is_shown_by_name(reader: Client, streams: Sequence[EventStream]) -> None:
     ada = User.objects.create_user("ada-the-teller")
-    for user in (str(ada.pk), "0", "9" * 30, "-1", "a\0"):
-        with inline(), metadata(user_id=user):
-            execute_command(Deposit("b", amount=Decimal(1)))
+    with inline(followed_by=[]):
+        for user in (str(ada.pk), "0", "9" * 30, "-1", "a\0"):
+            with metadata(user_id=user):
+                execute_command(Deposit("b", amount=Decimal(1)))
     timeline = section(page(reader, "b"), "timeline")
     assert "ada-the-teller bank.Deposited" in timeline
     assert f"{'9' * 30} bank.Deposited" in timeline
@@ -159,7 +160,7 @@ def test_numbers_are_numbers_where_the_site_groups_their_digits(reader: Client) 
 
 
 def test_a_causation_is_a_picture_with_links(reader: Client, streams: Sequence[EventStream]) -> None:
-    with inline():
+    with inline(followed_by=["bank.transfers"]):
         execute_command(Deposit("a", amount=Decimal(5)))
         execute_command(StartTransfer("t/1", source="a", target="b", amount=Decimal(1)))
     text = page(reader, "t/1", version=1)

@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.core.management import call_command
 from django.db import connection
 from django.test import Client, override_settings
 from pytest_django import DjangoDbBlocker
@@ -27,6 +26,7 @@ from sample_project.bank.domain import AccountOpened
 from sample_project.bank.models import AccountSummary
 from tests.admin.people import logged_in
 from tests.integration.store_sessions import database_alias
+from tests.template import migrated
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ALIAS, SUBSCRIBER = "reporting", "bank.AccountSummaries"
@@ -44,16 +44,14 @@ class Router:
 
 
 @pytest.fixture(scope="module")
-def database(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+def database(postgres_url: str, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
     name = f"reporting_{uuid.uuid4().hex}"
     with django_db_blocker.unblock():
         parameters = connection.get_connection_params() | {"dbname": "postgres"}
         for key in ("context", "cursor_factory"):
             parameters.pop(key, None)
         with closing(psycopg.connect(**parameters, autocommit=True)) as session:
-            session.execute(f"CREATE DATABASE {name}")
-            with database_alias(ALIAS, NAME=name):
-                call_command("migrate", database=ALIAS, verbosity=0)
+            session.execute(f"CREATE DATABASE {name} TEMPLATE {migrated(postgres_url)}")
             yield name
             session.execute(f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -241,7 +241,7 @@ def test_a_letter_whose_command_is_stored_says_so(client: Client, db: None) -> N
     from enode_django.testing import inline
     from sample_project.bank.domain import OpenAccount
 
-    with inline():
+    with inline(followed_by=[]):
         execute_command(OpenAccount("ada", owner="Ada"))
         command = Deposit("ada", amount=Decimal(1), id=new_id())
         try_command(command)

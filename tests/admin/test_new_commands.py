@@ -42,7 +42,7 @@ def park(command_id: str, version: int | None, aggregate: str = "ada") -> Parked
 @pytest.fixture
 def parked() -> Iterator[ParkedEvent]:
     """A deposit; commands are executed at once."""
-    with inline():
+    with inline(followed_by=[]):
         execute_command(OpenAccount("ada", owner=SCRIPT))
         execute_command(Deposit("ada", amount=Decimal("2.50"), id="the-deposit"))
         yield park("the-deposit", 2)

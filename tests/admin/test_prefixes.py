@@ -35,6 +35,6 @@ class Purse(AggregateRoot):
 @pytest.mark.parametrize("typed", ["purse-ada", "ada", " ada "])
 def test_the_search_finds_an_id_without_its_prefix(typed: str) -> None:
     store = PostgresEventStore()
-    with inline():
+    with inline(followed_by=[]):
         execute_command(OpenPurse("purse-ada"))
     assert [row.aggregate_root_id for hits in search(store, typed) for row in hits.rows] == ["purse-ada"]

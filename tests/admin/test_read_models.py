@@ -31,7 +31,7 @@ ID = "a/b<1>"
 
 @pytest.fixture(autouse=True)
 def accounts(db: None) -> None:
-    with inline():
+    with inline(followed_by=["bank.AccountSummaries", "bank.Ledger", "bank.Payees"]):
         execute_command(OpenAccount(ID, owner=HOSTILE))
         execute_command(Deposit(ID, amount=Decimal("2.50")))
         execute_command(OpenAccount("b", owner="Bob"))

@@ -12,6 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
 from django.utils import timezone
 
+from enode_django.admin.new_commands import NewCommand
 from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.readable import readable
 from enode_django.admin.showing import MOST_TEXT
@@ -24,6 +25,7 @@ from enode_django.models import OperatorAction
 from enode_django.serialization.codec import decode_command, decode_metadata, encode_command
 from enode_django.serialization.plain import pack
 from sample_project.bank.domain import Deposit, OpenAccount
+from tests.acceptance.waiting import wait_until
 from tests.admin.users import client_of
 from tests.services import REAL_QUEUE
 
@@ -40,9 +42,11 @@ def shared_memory(location: str) -> MemoryTransport:
 
 
 @pytest.fixture
-def queue() -> Iterator[MemoryTransport]:
-    """Yield the transport that the settings name: it has a topic with a group, and the topic of its dead letters."""
+def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryTransport]:
+    """Yield the transport that the settings name: it has a topic with a group, and the topic of its dead letters. No
+    worker answers what is sent to it."""
     global _memory
+    monkeypatch.setattr(NewCommand, "timeout", 0.05)
     _memory = MemoryTransport()
     _memory.create_topic("orders", 2)
     _memory.send("orders", {0: [b"a", b"b", b"c"]})
@@ -270,6 +274,7 @@ def test_a_command_like_one_of_a_topic_does_not_follow_from_it(queue: MemoryTran
     values = {"aggregate_root_id": "bob", "amount": "3", "command_id": form["command_id"].value()}
     assert "stays" not in client.post(url, values).content.decode()
     assert client.post(url, {**values, CONFIRMED: "yes"}).status_code == 302
+    wait_until(lambda: sum(queue.end_offsets("commands").values()) == 2, "the command in its topic")
     bodies = [
         body for batch in queue.pull("commands", dict.fromkeys(range(8), 0), limit=9, wait=0) for body in batch.bodies
     ]
@@ -296,7 +301,7 @@ def test_a_command_that_was_put_aside_is_corrected_and_sent_as_a_new_one(queue: 
     assert (form["amount"].value(), form["aggregate_root_id"].value()) == (Decimal("2.50"), "ada")
     values = {"aggregate_root_id": "bob", "amount": "3", "command_id": form["command_id"].value()}
     assert client.post(url, {**values, CONFIRMED: "yes"}).status_code == 302
-    (sent,) = [batch.bodies for batch in queue.pull("commands", dict.fromkeys(range(8), 0), limit=9, wait=0)]
+    (sent,) = [batch.bodies for batch in queue.pull("commands", dict.fromkeys(range(8), 0), limit=9, wait=60)]
     wire = decode_command(sent[0])
     assert (wire.type_name, wire.aggregate_root_id, wire.fields) == ("bank.Deposit", "bob", {"amount": Decimal(3)})
     assert decode_metadata(wire.metadata).causation_id == DEPOSIT.id

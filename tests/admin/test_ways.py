@@ -36,7 +36,7 @@ SEES_ALL = ("view_eventstream", "view_subscriber", "view_topic", "view_payload",
 @pytest.fixture
 def parked() -> Iterator[ParkedEvent]:
     now = timezone.now()
-    with inline():
+    with inline(followed_by=["bank.AccountSummaries"]):
         execute_command(OpenAccount("ada", owner="Ada"))
         execute_command(Deposit("ada", amount=Decimal("2.50"), id="the-deposit"))
         yield ParkedEvent.objects.create(

@@ -38,5 +38,5 @@ def sender(db: None, caller: MakeCaller) -> Any:
 def bus(db: None) -> Iterator[InlineCommandBus]:
     from enode_django.testing import inline
 
-    with inline() as bus:
+    with inline(followed_by=["bank.AccountSummaries"]) as bus:
         yield bus

@@ -45,6 +45,7 @@ class Public(NamedTuple):
         ]
 
 
+@functools.cache
 def public_names() -> list[Public]:
     """Return the names in the ``__all__`` of each module that the page on imports lists, in its order."""
     modules = [code_of(row[0]) for table in tables(IMPORTS) for row in table]

@@ -6,6 +6,7 @@ line that it prints is a JSON object with the traceback of each name, empty if i
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -109,6 +110,7 @@ def main(names: list[str]) -> None:
     databases = setup_databases(verbosity=0, interactive=False, serialized_aliases=())
     try:
         connections.close_all()
+        gc.freeze()  # otherwise the first collection of each child would copy all that memory
         print(json.dumps({str(one): in_child(one) for one in chosen}))
     finally:
         teardown_databases(databases, verbosity=0)

@@ -8,14 +8,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from tests import warm
 from tests.docs.docstrings import Public, public_names
 from tests.meta.tree import ROOT
 from tests.template import migrated_database
 
-NAMES = public_names()
 EXEMPLIFIED = [
     *("", ".forms", ".views", ".serializers", ".ids", ".middleware", ".signals", ".routers", ".operations", ".conf"),
     *(".testing", ".testing.contracts", ".history", ".monitoring", ".runtime", ".immediate", ".jobs", ".batch"),
@@ -72,7 +69,6 @@ WITH_DATABASE = {
     "enode_django.serializers.receive",
 }
 """Names whose examples run in a database. All others run in memory."""
-IN_MEMORY = [str(one) for one in NAMES if one.examples and str(one) not in WITH_DATABASE.union(COMPILED)]
 LONGEST = 10
 """Lines with code."""
 
@@ -84,7 +80,8 @@ from sample_project.settings import *
 DATABASES = {}
 DATABASE_ROUTERS = []
 if os.environ.get("EXAMPLES_NEED_DATABASE"):
-    test = {"NAME": f"test_docstrings_{os.getpid()}", "TEMPLATE": os.environ.get("ENODE_TESTS_MIGRATED")}
+    template = os.environ.get("ENODE_TESTS_MIGRATED")
+    test = {"NAME": f"test_docstrings_{os.getpid()}", "TEMPLATE": template, "MIGRATE": template is None}
     DATABASES["default"] = {**database_from_url(DATABASE_URL), "TEST": test}
 ENODE = {"QUEUE": {"BACKEND": "enode_django.immediate.Immediate"}}
 """
@@ -95,43 +92,33 @@ def needs_example(public: Public) -> bool:
 
 
 def test_every_public_name_has_a_docstring() -> None:
-    assert len(NAMES) > 200
+    assert len(public_names()) > 200
     tree = (ROOT / "enode_django" / "exceptions.py").read_text().split('"""')[1]
     described = {line.strip("├└│─ ").split()[0] for line in tree.splitlines() if line.strip("├└│─ ")}
-    missing = [one for one in NAMES if not one.docstring.strip()]
+    missing = [one for one in public_names() if not one.docstring.strip()]
     assert [str(one) for one in missing if one.module != "enode_django.exceptions" or one.name not in described] == []
 
 
 def test_names_that_a_project_calls_or_derives_from_have_an_example() -> None:
-    assert set(EXEMPLIFIED) <= {one.module.removeprefix("enode_django") for one in NAMES}
-    assert [str(one) for one in NAMES if needs_example(one) and not one.examples] == []
+    assert set(EXEMPLIFIED) <= {one.module.removeprefix("enode_django") for one in public_names()}
+    assert [str(one) for one in public_names() if needs_example(one) and not one.examples] == []
 
 
 def test_lists_of_names_are_true() -> None:
     plain = {f"{module}.{name}" for module, names in PLAIN.items() for name in names}
-    assert plain.union(COMPILED, WITH_DATABASE) <= {str(one) for one in NAMES}
+    assert plain.union(COMPILED, WITH_DATABASE) <= {str(one) for one in public_names()}
     assert WITH_DATABASE.isdisjoint(COMPILED)
 
 
-@pytest.mark.parametrize("public", [one for one in NAMES if one.examples], ids=str)
-def test_an_example_is_python_and_short(public: Public) -> None:
-    for example in public.examples:
-        ast.parse(example.at_its_lines, str(public.path))
-        assert len([line for line in example.text.splitlines() if line.strip()]) <= LONGEST
+def test_examples_are_python_and_short() -> None:
+    for public in public_names():
+        for example in public.examples:
+            ast.parse(example.at_its_lines, str(public.path))
+            assert len([line for line in example.text.splitlines() if line.strip()]) <= LONGEST, str(public)
 
 
-@pytest.fixture(scope="module")
-def of_memory(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The tracebacks of the examples by name, empty for those that have passed."""
-    return run(tmp_path_factory.mktemp("docstrings"), IN_MEMORY, "")
-
-
-@pytest.fixture(scope="module")
-def of_database(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Mapping[str, str]:
-    return run(tmp_path_factory.mktemp("docstrings"), sorted(WITH_DATABASE), "1")
-
-
-def run(directory: Path, names: list[str], need_database: str) -> Mapping[str, str]:
+def failures(directory: Path, names: list[str], need_database: str) -> Mapping[str, str]:
+    """Run the examples of these names. Return the tracebacks of those that fail, by name."""
     (directory / "docstring_settings.py").write_text(SETTINGS)
     environment = {
         **os.environ,
@@ -143,14 +130,16 @@ def run(directory: Path, names: list[str], need_database: str) -> Mapping[str, s
     done = warm.run(["-m", "tests.docs.run_docstrings", *names], cwd=directory, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     found: Mapping[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    assert found.keys() == {*names}
+    return {name: traceback for name, traceback in found.items() if traceback}
 
 
-@pytest.mark.parametrize("name", IN_MEMORY)
-def test_an_example_runs_in_memory(name: str, of_memory: Mapping[str, str]) -> None:
-    assert not of_memory[name], of_memory[name]
+def test_examples_run_in_memory(tmp_path: Path) -> None:
+    examples = {str(one) for one in public_names() if one.examples} - WITH_DATABASE.union(COMPILED)
+    failed = failures(tmp_path, sorted(examples), "")
+    assert not failed, "\n".join(failed.values())
 
 
-@pytest.mark.parametrize("name", sorted(WITH_DATABASE))
-def test_an_example_runs_in_a_database(name: str, of_database: Mapping[str, str]) -> None:
-    assert not of_database[name], of_database[name]
+def test_examples_run_in_a_database(tmp_path: Path, postgres_url: str) -> None:
+    failed = failures(tmp_path, sorted(WITH_DATABASE), "1")
+    assert not failed, "\n".join(failed.values())

@@ -14,6 +14,7 @@ from enode_django.testing import contracts
 from tests.docs.pages import DOCS, rows_by_code
 from tests.docs.test_code_blocks import project, write_files  # noqa: F401
 from tests.meta.tree import ROOT
+from tests.template import migrated_database
 
 HOWTO = DOCS / "howto" / "testing.md"
 REFERENCE = DOCS / "reference" / "testing.md"
@@ -23,7 +24,7 @@ def test_what_the_page_shows_for_pytest_passes(project: Path) -> None:  # noqa: 
     write_files(HOWTO, project)
     files = ["accounts/tests.py", "accounts/test_withdrawing.py", "accounts/test_transports.py"]
     (project / "conftest.py").write_text('pytest_plugins = ["enode_django.pytest_plugin"]\n')
-    environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{ROOT}"}
+    environment = {**os.environ, **migrated_database(), "PYTHONPATH": f"{project}{os.pathsep}{ROOT}"}
     environment.pop("DJANGO_SETTINGS_MODULE", None)  # the page sets it
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],

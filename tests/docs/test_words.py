@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import enode_django
 from tests.docs.blocks import without_blocks
 from tests.docs.pages import DOCS, PAGES, code_of, name, tables
@@ -31,8 +29,13 @@ def test_every_word_of_the_glossary_stands_in_the_code() -> None:
     code = "\n".join(path.read_text() for path in modules("enode_django"))
     rows = glossary_rows(3)
     assert len(rows) > 30
-    missing = [row[0] for row in rows if not re.search(rf"\b{re.escape(code_of(row[2]) or '?')}\b", code)]
-    assert missing == []
+    assert [row[0] for row in rows if not is_word_of(code_of(row[2]) or "?", code)] == []
+
+
+def is_word_of(word: str, text: str) -> bool:
+    """Look for the letters before their bounds, which is ten times faster than ``\\b`` in front."""
+    letters = re.escape(word)
+    return re.search(rf"{letters}(?<!\w{letters})\b", text) is not None
 
 
 def test_no_word_has_two_meanings() -> None:
@@ -40,23 +43,21 @@ def test_no_word_has_two_meanings() -> None:
     assert sorted(words) == sorted(set(words))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != GLOSSARY], ids=name)
-def test_a_page_uses_the_words_of_the_glossary(page: Path) -> None:
+def test_pages_use_the_words_of_the_glossary() -> None:
     avoided = [row[0] for row in glossary_rows(2)]
     assert "partition" in avoided
-    text = prose(page)
-    assert [word for word in avoided if re.search(rf"\b{re.escape(word)}s?\b", text)] == []
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, avoided))})s?\b")
+    assert {name(page): found for page in PAGES if page != GLOSSARY and (found := pattern.findall(prose(page)))} == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_page_does_not_praise_itself(page: Path) -> None:
-    text = prose(page)
-    assert [word for word in PUFF if re.search(rf"\b{re.escape(word)}\b", text)] == []
+def test_pages_do_not_praise_themselves() -> None:
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, PUFF))})\b")
+    assert {name(page): found for page in PAGES if (found := pattern.findall(prose(page)))} == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_page_names_no_hosts_but_public_ones(page: Path) -> None:
-    assert set(HOST.findall(page.read_text(encoding="utf-8"))) - PUBLIC_HOSTS == set()
+def test_pages_name_no_hosts_but_public_ones() -> None:
+    hosts = {name(page): set(HOST.findall(page.read_text(encoding="utf-8"))) - PUBLIC_HOSTS for page in PAGES}
+    assert {page: found for page, found in hosts.items() if found} == {}
 
 
 def test_the_changelog_begins_with_the_version_of_the_package() -> None:

@@ -80,7 +80,7 @@ class GenerousOnce(ProcessManager[Openings], key="aggregate_root_id"):
 def test_no_way_sends_a_command_from_a_handler(manager: Any, way: Callable[[], object]) -> None:
     manager.way = staticmethod(way)
     refusal = rf"Deposit cannot be sent by a handler of {manager.name}, which may be called twice.*; yield it instead"
-    with inline() as bus, pytest.raises(SendInsideHandler, match=refusal):
+    with inline(followed_by=[]) as bus, pytest.raises(SendInsideHandler, match=refusal):
         given(manager, "ada").when(AccountOpened(owner="Ada"))
     assert (list(bus.events), yielding_subscriber.get()) == ([], None)
 
@@ -89,7 +89,7 @@ def test_no_way_sends_a_command_from_a_handler(manager: Any, way: Callable[[], o
 def test_it_may_send_again_once_the_handler_has_returned(manager: Any) -> None:
     manager.way = staticmethod(lambda: None)
     given(manager, "ada").when(AccountOpened(owner="Ada")).then(BONUS)
-    with inline():
+    with inline(followed_by=[]):
         send_command(BONUS)
 
 
@@ -132,7 +132,7 @@ FROM_PROJECTION = "Deposit cannot be sent by a handler of the projection {}, .* 
 @pytest.mark.parametrize("projection", [GenerousRows, GenerousPairs])
 def test_no_way_sends_a_command_from_a_projection(projection: Any, way: Callable[[], object]) -> None:
     projection.way = staticmethod(way)
-    with inline() as bus, pytest.raises(SendInsideHandler, match=FROM_PROJECTION.format(projection.name)):
+    with inline(followed_by=[]) as bus, pytest.raises(SendInsideHandler, match=FROM_PROJECTION.format(projection.name)):
         given(projection, "ada").when(AccountOpened(owner="Ada"))
     assert (list(bus.events), running_subscriber.get()) == ([], None)
 
@@ -151,7 +151,7 @@ def test_no_way_sends_a_command_from_a_projection_that_follows(way: Callable[[],
 def test_a_projection_cancels_no_command(projection: Any) -> None:
     projection.way = staticmethod(lambda: cancel_command(BONUS.id))
     refusal = f"cannot be cancelled by a handler of the projection {projection.name}, .* let a process manager"
-    with inline() as bus:
+    with inline(followed_by=[]) as bus:
         send_command(BONUS, after=60)
         with pytest.raises(SendInsideHandler, match=refusal):
             given(projection, "ada").when(AccountOpened(owner="Ada"))

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 
 import psycopg
-from django.core.management import call_command
-from django.db import connection, connections
+from django.apps import apps
+from django.db import connection, connections, router
 from django.test import override_settings
 
-from enode_django.eventstore import postgres_unique_values, statements
 from enode_django.eventstore.buckets import bucket_of
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
+from tests.emptying import empty_tables
 from tests.integration.store_sessions import database_alias
+from tests.template import migrated
 
 ALIASES = ("events0", "events1")
 ROUTER = "enode_django.routers.EventStoreRouter"
-TABLES = (
-    statements.TABLE,
-    statements.CORRECTIONS,
-    statements.GENERATIONS,
-    statements.SHARD,
-    "enode_django_deadletter",
-    "enode_django_snapshot",
-    postgres_unique_values.TABLE,
-)
 
 
 @contextlib.contextmanager
@@ -46,17 +39,25 @@ def shard_databases() -> Iterator[dict[str, str]]:
     for key in ("context", "cursor_factory"):
         parameters.pop(key, None)
     with contextlib.closing(psycopg.connect(**parameters, autocommit=True)) as session:
-        (first, migrated), *others = names.items()
-        session.execute(f"CREATE DATABASE {migrated}")
+        (first, of_shard), *others = names.items()
+        session.execute(f"CREATE DATABASE {of_shard} TEMPLATE {migrated(os.environ['DATABASE_URL'])}")
         try:
-            with opened({first: migrated}), sharded_settings():
-                call_command("migrate", database=first, verbosity=0)
+            with opened({first: of_shard}), sharded_settings():
+                drop_foreign_tables(first)
             for _, name in others:
-                session.execute(f"CREATE DATABASE {name} TEMPLATE {migrated}")
+                session.execute(f"CREATE DATABASE {name} TEMPLATE {of_shard}")
             yield names
         finally:
             for name in names.values():
                 session.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+def drop_foreign_tables(alias: str) -> None:
+    """Drop the tables that ``migrate`` makes in no shard, which takes a hundredth of the time that it would take."""
+    models = apps.get_models(include_auto_created=True)
+    foreign = [model._meta.db_table for model in models if not router.allow_migrate_model(alias, model)]
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"DROP TABLE IF EXISTS {', '.join(foreign)} CASCADE")
 
 
 @contextlib.contextmanager
@@ -70,8 +71,7 @@ def opened(names: dict[str, str]) -> Iterator[None]:
 
 def empty() -> None:
     for alias in ALIASES:
-        with connections[alias].cursor() as cursor:
-            cursor.execute(f"TRUNCATE {', '.join(TABLES)}")
+        empty_tables(alias)
 
 
 def sharded_store() -> ShardedEventStore:

@@ -178,7 +178,7 @@ def test_a_frontier_lies_at_the_oldest_open_transaction() -> None:
     assert Frontier(0, 50, (30,)).late_stretches([FIRST, Begun(7, 90)], Frontier(7, 10, (30,)))[0].until_sequence == 90
 
 
-MANY = 100_000
+MANY = 40_000
 _MANY = f"""
     INSERT INTO enode_django_eventstream (aggregate_root_id, version, command_id, aggregate_root_type, command_type,
         created_at, events, metadata)

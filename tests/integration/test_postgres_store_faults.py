@@ -7,7 +7,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.core.management import call_command
 from django.db import connection, connections, transaction
 
 from enode_django.databases import healthy_connection
@@ -22,6 +21,7 @@ from tests.integration.store_sessions import (
     database_alias,
     insert,
 )
+from tests.template import migrated
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -293,14 +293,13 @@ def test_a_deadlock_makes_the_store_unavailable(transactional_db: None) -> None:
 def test_a_restarted_server_is_found_again(transactional_db: None, private_postgres: Any, end: str) -> None:
     parameters = psycopg.conninfo.conninfo_to_dict(private_postgres.url)
     settings = {
-        "NAME": parameters["dbname"],
+        "NAME": migrated(private_postgres.url),  # no other test has this server
         "USER": parameters["user"],
         "PASSWORD": parameters.get("password", ""),
         "HOST": parameters["host"],
         "PORT": parameters.get("port", ""),
     }
     with database_alias("private", **settings):
-        call_command("migrate", "enode_django", database="private", verbosity=0)
         store = PostgresEventStore("private")
         first = [stream("a", 1), refusal("a")]
         assert outcomes(store.append(first)) == [STORED, STORED]

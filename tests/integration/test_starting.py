@@ -13,7 +13,7 @@ from tests import warm
 from tests.meta.tree import ROOT
 
 SETTINGS = """
-from sample_project.settings import *
+from tests.acceptance.settings import *
 INSTALLED_APPS = [*INSTALLED_APPS, "shop"]
 ENODE = {enode!r}
 """

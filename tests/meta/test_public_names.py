@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import tomllib
 from collections.abc import Iterator
@@ -13,14 +14,17 @@ from enode_django import pytest_plugin, testing
 from enode_django.testing import contracts
 from tests.meta.tree import ROOT, modules
 
-SAMPLE = [ast.parse(path.read_text()) for path in modules("sample_project")]
+
+@functools.cache
+def sample() -> list[ast.Module]:
+    return [ast.parse(path.read_text()) for path in modules("sample_project")]
 
 
 def imported(module: str) -> set[str]:
     """Return the names that the sample imports from the module. The linter refuses unused imports."""
     return {
         alias.name
-        for tree in SAMPLE
+        for tree in sample()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module == module
         for alias in node.names
@@ -29,7 +33,7 @@ def imported(module: str) -> set[str]:
 
 def parameters() -> Iterator[str]:
     """Yield the parameters of the sample's tests."""
-    for tree in SAMPLE:
+    for tree in sample():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 yield from (argument.arg for argument in node.args.args)

@@ -443,21 +443,21 @@ def _unpacked(body: bytes) -> Any:
         return None
 
 
-@pytest.mark.parametrize("place", range(8))
 @pytest.mark.parametrize(
     "value",
     [10**5000, -(10**400), [], {}, None, 1.5, b"", "\0", [1, 10**5000], [1, -1], [1, None], [True, 1], [1, 2, 3]],
     ids=range(13),
 )
-def test_command_with_one_strange_part_raises_a_message_error_or_is_a_command(place: int, value: Any) -> None:
-    parts: list[Any] = [1, "properties.Everything", "c", "a", {}, b"", "", 1]
-    parts[place] = value
-    try:
-        restored = restore_command(decode_command(pack(parts)))
-    except MessageError as error:
-        assert len(str(error)) < 600  # noqa: PT017
-    else:
-        assert isinstance(restored, Everything)
+def test_command_with_one_strange_part_raises_a_message_error_or_is_a_command(value: Any) -> None:
+    for place in range(8):
+        parts: list[Any] = [1, "properties.Everything", "c", "a", {}, b"", "", 1]
+        parts[place] = value
+        try:
+            restored = restore_command(decode_command(pack(parts)))
+        except MessageError as error:
+            assert len(str(error)) < 600, place  # noqa: PT017
+        else:
+            assert isinstance(restored, Everything), place
 
 
 @given(st.text(max_size=300) | st.none() | st.integers() | st.binary())

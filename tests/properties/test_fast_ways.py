@@ -149,7 +149,7 @@ parts = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.one_of(parts, st.tuples(parts, st.lists(strange, max_size=2)).map(lambda pair: (*pair[0], *pair[1]))), st.data()
 )
@@ -184,7 +184,7 @@ published = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.one_of(
         published,
@@ -201,7 +201,7 @@ fields = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.one_of(fields, st.fixed_dictionaries(FIELDS)))
 def test_fields_are_checked_alike_in_both_ways(values: dict[str, Any]) -> None:
     schema, other = schema_of(Everything), copy.deepcopy(values)
@@ -212,7 +212,7 @@ def test_fields_are_checked_alike_in_both_ways(values: dict[str, Any]) -> None:
         assert repr(values) == repr(other)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.fixed_dictionaries(FIELDS), st.dictionaries(st.sampled_from([*FIELDS]), plain_values, max_size=1), st.data())
 def test_fields_are_decoded_alike_in_both_ways(
     values: dict[str, Any], strange: dict[str, Any], data: st.DataObject

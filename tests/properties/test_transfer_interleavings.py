@@ -189,7 +189,7 @@ def disturbances(draw: st.DrawFn, transfers: int) -> Command:
     return CancelTransfer(f"t{draw(st.integers(0, transfers - 1))}", reason="changed my mind")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_money_is_conserved_and_every_transfer_ends_whatever_the_order(data: st.DataObject) -> None:
     scheduler = Scheduler(Random(data.draw(st.integers(0, 2**32))), repeats=data.draw(st.integers(0, 40)))

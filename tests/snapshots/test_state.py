@@ -39,7 +39,7 @@ def after(cls: type[AggregateRoot], *events: Put) -> Any:
     return aggregate
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(PUTS, max_size=8), st.sampled_from([Shelf, Hooked, Off]))
 def test_what_is_restored_is_what_was_kept(events: list[Put], cls: type[AggregateRoot]) -> None:
     aggregate = after(cls, *events)
@@ -49,7 +49,7 @@ def test_what_is_restored_is_what_was_kept(events: list[Put], cls: type[Aggregat
     assert (copy.id, copy.version) == ("a", len(events))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(PUTS, min_size=1, max_size=4), st.lists(PUTS, min_size=1, max_size=4))
 def test_it_goes_on_as_if_nothing_had_been(first: list[Put], later: list[Put]) -> None:
     aggregate = after(Shelf, *first)

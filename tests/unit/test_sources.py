@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import subprocess
@@ -27,6 +28,7 @@ for name, value in runpy.run_path(sys.argv[1]).items():
 """
 
 
+@functools.cache
 def shown_by(python: str) -> str:
     return subprocess.run(
         [python, "-c", SHOW, str(EVERYTHING)], cwd=ROOT, capture_output=True, text=True, check=True

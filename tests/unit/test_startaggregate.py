@@ -18,6 +18,7 @@ from enode_django.management.scaffold_fields import KINDS, parse_fields
 from enode_django.management.scaffold_texts import Names
 from tests import warm
 from tests.meta.tree import ROOT
+from tests.template import migrated_database
 
 SETTINGS = """
 import os
@@ -27,7 +28,12 @@ from sample_project.settings import database_from_url
 SECRET_KEY = "of a test"
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.postgres", "enode_django", "shop"]
 USE_TZ = True
-DATABASES = {"default": {**database_from_url(os.environ["DATABASE_URL"]), "TEST": {"NAME": f"test_shop_{os.getpid()}"}}}
+DATABASES = {
+    "default": {
+        **database_from_url(os.environ["DATABASE_URL"]),
+        "TEST": {"NAME": f"test_shop_{os.getpid()}", "TEMPLATE": os.environ.get("ENODE_TESTS_MIGRATED")},
+    }
+}
 """
 TRY = """
 import django
@@ -60,7 +66,8 @@ call_command("test", "shop")
 
 
 def run_python(directory: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
+    of_project = {"PYTHONPATH": f"{directory}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
+    environment = {**os.environ, **migrated_database(), **of_project}
     return shown_by(warm.run(arguments, cwd=directory, env=environment))
 
 

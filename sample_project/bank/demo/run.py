@@ -74,7 +74,7 @@ class Demo:
             with progress_on(self._console) as progress:
                 self._open_accounts(progress)
                 self._load(producers, progress)
-            self._teller.ask(ASKED_WHEN_IDLE)
+            self._teller.ask(min(ASKED_WHEN_IDLE, self._workload.commands // 10))
             self._let_subscribers_catch_up()
             report = self._stop_processors()
             self._show(report)

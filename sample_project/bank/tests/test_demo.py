@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from http.cookiejar import CookieJar
 from typing import Any
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import psutil
@@ -45,7 +44,7 @@ from sample_project.bank.projections import AccountSummaries, Ledger
 from sample_project.embedded import Broker
 from sample_project.embedded_process import free_port, release_port
 from tests import warm
-from tests.template import OWN, migrate
+from tests.template import migrated, new_database
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -89,15 +88,16 @@ def test_a_percentile_is_the_nearest_rank() -> None:
 
 
 class TheVerification(TestCase):
-    def setUp(self) -> None:
-        self.workload = Workload(run="demo-test", accounts=5, commands=60, producers=1)
-        self.asked: list[CommandResult] = []
+    workload = Workload(run="demo-test", accounts=5, commands=60, producers=1)
+    asked: Sequence[CommandResult]
+
+    @classmethod
+    def setUpTestData(cls) -> None:
         with inline(followed_by=[]):
-            send_commands(self.workload.openings())
-            for batch in self.workload.batches(0):
+            send_commands(cls.workload.openings())
+            for batch in cls.workload.batches(0):
                 send_commands(batch)
-            account = self.workload.account(0)
-            self.asked.append(execute_command(Deposit(account, amount=Decimal(1))))
+            cls.asked = [execute_command(Deposit(cls.workload.account(0), amount=Decimal(1)))]
 
     def problems(self, records: Sequence[StreamRecord] | None = None) -> str:
         stored = stored_records(self.workload) if records is None else records
@@ -244,25 +244,6 @@ def services(postgres_url: str, private_broker: Broker) -> Iterator[Mapping[str,
     environment = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
     with new_database(postgres_url, migrated(postgres_url)) as url:
         yield {**environment, "DATABASE_URL": url, "QUEUE_URL": private_broker.url}
-
-
-def migrated(server: str) -> str:
-    """Return the name of the server's database with all tables, and no rows. It is made if need be."""
-    migrate(server, OWN)
-    return OWN
-
-
-@contextlib.contextmanager
-def new_database(server: str, template: str = "template1") -> Iterator[str]:
-    """Make a copy of the template on the server, and give its URL. The usual template is empty."""
-    name = f"demo_{uuid.uuid4().hex}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
-    try:
-        yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
-    finally:
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection, Pipe, wait
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +23,9 @@ from enode_django.conf.groups import Conf
 from enode_django.processes import template
 from enode_django.processes.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
 from enode_django.processes.template import ForkedChild, TemplateChildren, make_children, why_not
+from tests import warm
 from tests.acceptance.waiting import wait_until
+from tests.meta.tree import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -296,14 +296,9 @@ print(why_not())
     ],
 )
 def test_a_process_is_forked_only_when_that_is_safe(before: str, reason: str) -> None:
-    asked = subprocess.run(
-        [sys.executable, "-c", ASKS.format(before=before)],
-        cwd=Path(__file__).resolve().parents[3],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings"}
+    asked = warm.run(["-c", ASKS.format(before=before)], cwd=ROOT, env=environment)
+    assert asked.returncode == 0, asked.stderr
     assert reason in asked.stdout
 
 

@@ -14,7 +14,7 @@ from sample_project.bank.demo.run import Demo, new_workload
 from sample_project.bank.models import AccountSummary
 
 USER = "demo"
-SMALL = {"accounts": 50, "commands": 1_000, "producers": 1, "transfers": 50}
+SMALL = {"accounts": 50, "commands": 300, "producers": 1, "transfers": 50}
 
 
 class Command(BaseCommand):
