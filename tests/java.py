@@ -11,6 +11,9 @@ from pathlib import Path
 
 QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARCHIVE = Path(sys.prefix, "spark.jsa")
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""To compile generated code for each query takes more time than to interpret it for a few rows. `test_cluster` runs the
+jobs with generated code."""
 
 
 def quick_options() -> str:

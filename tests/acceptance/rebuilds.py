@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests import warm
 from tests.acceptance.celery_stack import CeleryStack
 from tests.acceptance.processors import PROJECT, Group, is_running
 from tests.acceptance.stack import HINDERED, REDIS_STREAMS
 from tests.acceptance.waiting import wait_until
-from tests.java import quick_options
+from tests.java import INTERPRETED, quick_options
 
 SPARK = {
     "MASTER": "local[2]",
@@ -25,6 +24,7 @@ SPARK = {
         "spark.executor.memory": "512m",
         "spark.driver.extraJavaOptions": quick_options(),
         "spark.executor.extraJavaOptions": quick_options(),
+        **INTERPRETED,
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     },
@@ -44,13 +44,11 @@ class Rebuild(Group):
     def __init__(self, environment: Mapping[str, str], log: Path, *arguments: str) -> None:
         self.log_path = log
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, PROJECT / "manage.py", "rebuildprojection", *arguments],
+            self._process = warm.start(
+                [PROJECT / "manage.py", "rebuildprojection", *arguments],
                 cwd=log.parent,  # by which the guard of that directory finds them
                 env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self.pid = self._process.pid

@@ -7,8 +7,6 @@ import http.client
 import os
 import re
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from enode_django.conf.groups import BROKER
 from enode_django.ids import new_id
 from sample_project.embedded_process import free_port
+from tests import warm
 from tests.acceptance.processors import PROJECT, Group, is_running
 from tests.acceptance.stack import Stack
 from tests.acceptance.test_reloading import HANDLER
@@ -81,13 +80,11 @@ class Development(Group):
         environment = {**stack._environment(APP, "", enode), "PYTHONPATH": path}
         self.log_path = directory / "enodedev.log"
         with self.log_path.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, PROJECT / "manage.py", "enodedev", str(self.web)],
+            self._process = warm.start(
+                [PROJECT / "manage.py", "enodedev", str(self.web)],
                 cwd=stack.directory,  # by which the guard of that directory finds them
                 env={**os.environ, **environment, "DJANGO_SETTINGS_MODULE": "developed_settings"},
-                stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self.pid = self._process.pid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +22,7 @@ DEADLINE = 60.0
 QUEUES = 12
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def proxies() -> Iterator[dict[int, Proxy]]:
     """Yield the proxies by the port that each leads to."""
     proxies: dict[int, Proxy] = {}
@@ -30,7 +31,7 @@ def proxies() -> Iterator[dict[int, Proxy]]:
         proxy.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(proxies: dict[int, Proxy]) -> Iterator[RedisCluster]:
     def tell(port: int) -> int:
         return proxies.setdefault(port, Proxy(port)).port
@@ -41,8 +42,14 @@ def cluster(proxies: dict[int, Proxy]) -> Iterator[RedisCluster]:
 
 
 @pytest.fixture
-def transport(cluster: RedisCluster) -> Iterator[RedisStreamsTransport]:
-    with contextlib.closing(RedisStreamsTransport(cluster.url, prefix="chaos", timeout=DEADLINE)) as transport:
+def prefix() -> str:
+    """Of the keys of one test."""
+    return f"chaos-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def transport(cluster: RedisCluster, prefix: str) -> Iterator[RedisStreamsTransport]:
+    with contextlib.closing(RedisStreamsTransport(cluster.url, prefix=prefix, timeout=DEADLINE)) as transport:
         transport.create_topic("events", QUEUES)
         transport.acquire("group", "events", 3, "owner", 60.0)
         yield transport
@@ -86,12 +93,12 @@ def test_a_node_that_dies_comes_back_with_all_that_it_has_taken(
     assert all(ends[queue] >= 2 for queue in range(QUEUES))
 
 
-def test_the_checker_reads_all_nodes(cluster: RedisCluster, transport: RedisStreamsTransport) -> None:
+def test_the_checker_reads_all_nodes(cluster: RedisCluster, transport: RedisStreamsTransport, prefix: str) -> None:
     for queue in range(QUEUES):
         send(transport, queue)
     problems = Problems()
     url = f"redis://:{cluster.servers[0].password}@127.0.0.1:{told_port(cluster.servers[0])}/0"
-    found = read_redis(url, "chaos", Topics(garbage=frozenset({"events"})), problems, is_cluster=True)
+    found = read_redis(url, prefix, Topics(garbage=frozenset({"events"})), problems, is_cluster=True)
     assert list(problems) == []
     assert {(record.queue, record.count) for record in found.log} == {(queue, 1) for queue in range(QUEUES)}
     assert found.garbage == QUEUES

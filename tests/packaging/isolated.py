@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import venv
@@ -42,10 +43,17 @@ class Isolated:
         return done.stdout
 
     def _link(self, needed: Distribution) -> None:
-        for path in {file.parts[0] for file in needed.files or () if file.parts[0] not in ("..", "__pycache__")}:
-            place = self.packages / path
+        for name in _entries(needed.name):
+            place = self.packages / name
             if not place.exists():
-                place.symlink_to(Path(str(needed.locate_file(path))))
+                place.symlink_to(Path(str(needed.locate_file(name))))
+
+
+@functools.cache  # a distribution may list thousands of files, and each environment has nearly the same ones
+def _entries(distribution_name: str) -> frozenset[str]:
+    """Return the files and directories of an installed distribution, in the directory that it is installed to."""
+    files = distribution(distribution_name).files or ()
+    return frozenset(file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__"))
 
 
 def _distributions(packages: Path) -> Iterator[Distribution]:

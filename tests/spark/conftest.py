@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from enode_django.exceptions import SparkUnavailable
 from enode_django.spark.session import spark_session
-from tests.java import quick_options
+from tests.java import INTERPRETED, quick_options
 from tests.services import services_required
 
 SECONDS = 600
@@ -58,10 +58,8 @@ def standard_error_to(path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Has the directory ``events``, Spark's own event log, and the file ``stderr`` of all its processes."""
-    path = tmp_path_factory.mktemp("spark")
-    (path / "events").mkdir()
-    return path
+    """Has the file ``stderr`` of all processes of Spark."""
+    return tmp_path_factory.mktemp("spark")
 
 
 def _with_path_to_daemons() -> str:
@@ -75,14 +73,8 @@ def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Itera
     config = {
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": quick_options(),
-        # To compile generated code for each query takes more time than to interpret it for a few rows. `test_cluster`
-        # and the acceptance tests of rebuilds run the same jobs with generated code.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        **INTERPRETED,
         "spark.sql.shuffle.partitions": "2",
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": (spark_output / "events").as_uri(),
-        "spark.eventLog.compress": "false",
     }
     database = url_of_database(str(connection.settings_dict["NAME"]))
     with contextlib.ExitStack() as stack:

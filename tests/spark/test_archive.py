@@ -248,8 +248,8 @@ def increments_at(path: Path) -> list[str]:
     return sorted(one.name.partition("=")[2] for one in (path / "history-0001").glob("increment=*"))
 
 
-RANGES = 8
-"""Ranges of buckets: four tasks for each of the two cores."""
+RANGES = 4
+"""Ranges of buckets: two tasks for each of the two cores."""
 
 
 def test_archive_and_tail_are_what_the_source_gives(
@@ -266,6 +266,7 @@ def test_archive_and_tail_are_what_the_source_gives(
         cursor.execute("DELETE FROM enode_django_eventstream WHERE version IS NULL")
     expected = events(spark, horizon=horizon).collect()
     monkeypatch.setattr(archive_reading, "LEAST_TASK_BYTES", 1)
+    monkeypatch.setattr(archive_reading, "TASKS_PER_CORE", 2)
     with archived_events(spark, str(tmp_path), store, horizon) as frame:
         assert frame.columns == events(spark).columns
         plan = plan_of(frame.mapInArrow(same, frame.schema))
