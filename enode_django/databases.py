@@ -32,6 +32,11 @@ _END_SESSION_WAIT_MS = 5_000
 _pack_head, _pack_length = Struct("!5I").pack, Struct("!i").pack
 _APPLICATION_NAME_BYTES = 63
 
+NOTICE_VANISHED_CLIENT = (
+    "SET LOCAL tcp_keepalives_idle = 30; SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3"
+)
+"""Lets the server end a transaction, and with that its locks, about a minute after the client's machine has vanished.
+By default it keeps them for two hours. A client that lives may take any time."""
 READ_ONLY_SECONDS = 5.0
 _read_only_since: WeakKeyDictionary[psycopg.Connection[object], float] = WeakKeyDictionary()
 _numbers = count()

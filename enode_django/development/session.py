@@ -16,7 +16,7 @@ from enode_django.development.groups import Groups
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Part, Plan
 from enode_django.development.steps import decode_step
-from enode_django.processes.stops import Stops
+from enode_django.equeue.stops import Stops
 
 OURSELVES = "enodedev"
 TICK = 0.1

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from operator import attrgetter
 
 from enode_django.bus.messages import PublishedStream, decode_published
@@ -47,6 +48,8 @@ MOST_ASIDE = 10_000
 """The most aggregates that are set aside in memory, since the queue keeps their messages. Further ones are parked."""
 MOST_MESSAGES = 5_000
 """The most messages of an aggregate that is set aside, more than are pulled at once. One with more is parked."""
+TRACEBACK_INTERVAL = 60.0
+"""Seconds in which the traceback of an error that passes is logged once for each class."""
 RETRYING_AT_ONCE = 1.0
 """The most seconds for retries before new messages have their turn."""
 
@@ -74,6 +77,7 @@ class EventSubscription:
         self._aside: dict[str, PendingAggregate] = {}
         self._deaths: dict[int, Mapping[int, int]] = {}
         self._unknown: set[str] = set()
+        self._traced: dict[type[BaseException], float] = {}
         self.handled = 0
         self.parked = 0
 
@@ -290,9 +294,20 @@ class EventSubscription:
             return
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         tries = self.policy.tries(failure.error, work.failures)
-        first = failure.error if work.failures == 1 else None
+        first = failure.error if work.failures == 1 and self._has_news(failure.error) else None
         told = "%s failed at %s of %s (%s): %s"
         logger.warning(told, who, where, id, tries, failure.text, exc_info=first, extra=_extra(who, id))
+
+    def _has_news(self, error: BaseException) -> bool:
+        """Return False for an error that passes if the traceback of such a one was just logged: an outage of another
+        server meets many aggregates."""
+        if not self.policy.passes(error):
+            return True
+        now, kind = self._clock(), type(error)
+        if now - self._traced.get(kind, -inf) < TRACEBACK_INTERVAL:
+            return False
+        self._traced[kind] = now
+        return True
 
     def _log_unknown_type(self, failure: Failure) -> None:
         """Log a type once: it is unknown in many aggregates, and each that is parked is logged."""

@@ -104,7 +104,7 @@ def _find(store: EventStore, id: str, version: int | None, command_id: str) -> S
 
 
 def _at(store: EventStore, id: str, version: int) -> Step | None:
-    if not 1 <= version < 2**63:
+    if type(version) is not int or not 1 <= version < 2**63:
         return None
     found = store.load_ranges({id: (version - 1, version)})
     return next((Step.of(record) for records in found.values() for record in records), None)

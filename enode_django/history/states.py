@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot
@@ -72,7 +73,7 @@ def loaded(
 
 def difference(one: State, other: State) -> Sequence[Change]:
     """Return the changes that turn the first state into the second. They may be of different aggregates. The same items
-    of a set in another order are no change, nor are those that the sets of a field have in common, unless the class has
+    of a set in another order are no change, nor are those that the sets at a path have in common, unless the class has
     a ``snapshot()`` of its own. States of an unknown type are compared by their values.
 
     For example::
@@ -106,12 +107,32 @@ def _in_one_order(cls: type[AggregateRoot], name: str, one: Any, other: Any) -> 
         values = kind.decode(one), kind.decode(other)
     except InvalidField:
         return one, other
-    if _sorted(one) == _sorted(other) and is_same(*values):
+    return _paired(one, other, *values)
+
+
+def _paired(one: Any, other: Any, value: Any, other_value: Any) -> tuple[Any, Any]:
+    """Return two plain values as `_in_one_order` does; the ``value`` of each tells its sets from its lists."""
+    if _sorted(one) == _sorted(other) and is_same(value, other_value):
         return other, other
-    if not all(isinstance(value, set | frozenset) for value in values):
-        return one, other
-    common = {*map(repr, one)} & {*map(repr, other)}
-    return _common_first(one, common), _common_first(other, common)
+    if isinstance(value, set | frozenset) and isinstance(other_value, set | frozenset):
+        common = {*map(repr, one)} & {*map(repr, other)}
+        return _common_first(one, common), _common_first(other, common)
+    parts, other_parts = _parts(one, value), _parts(other, other_value)
+    mine, theirs = copy(one), copy(other)
+    for key in parts.keys() & other_parts.keys():
+        mine[key], theirs[key] = _paired(one[key], other[key], parts[key], other_parts[key])
+    return mine, theirs
+
+
+def _parts(plain: Any, value: Any) -> Mapping[Any, Any]:
+    """Return the parts of a value by their keys or indices in the plain value."""
+    if isinstance(plain, list):
+        return dict(enumerate(value)) if isinstance(value, list | tuple) else {}
+    if not isinstance(plain, dict):
+        return {}
+    if isinstance(value, dict):
+        return dict(zip(plain, value.values(), strict=True)) if len(value) == len(plain) else {}
+    return {name: getattr(value, name) for name in plain if hasattr(value, name)}
 
 
 def _common_first(items: Sequence[Any], common: Collection[str]) -> list[Any]:

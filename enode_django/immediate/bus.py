@@ -240,8 +240,10 @@ class ImmediateCommandBus:
             turn.following.clear()
 
     def _take(self, envelopes: Sequence[Envelope]) -> list[Finished]:
+        """Handle commands, which have their metadata by now. Like in a worker, handlers do not find the sender's."""
         try:
-            return self._take_all(envelopes)
+            with ambient_metadata(EMPTY):
+                return self._take_all(envelopes)
         except (StoreFailing, *DATABASE_ERRORS) as error:
             if sqlstate(error) != UNDEFINED_TABLE:
                 raise

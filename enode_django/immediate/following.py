@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from django.db import connections, transaction
 from django.db.models.signals import post_migrate
 
 from enode_django.conf import conf
-from enode_django.databases import execute, separate_connection
+from enode_django.databases import NOTICE_VANISHED_CLIENT, execute, separate_connection
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.effects import EffectProcessor, SendCommands, sending
@@ -36,7 +37,7 @@ from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate.memory import has_tables
-from enode_django.immediate.patience import aliases_of, patience
+from enode_django.immediate.patience import SharedPatience, aliases_of
 from enode_django.runtime import make_policy, make_processor, make_snapshots, outbox_databases
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ logger = logging.getLogger("enode_django.subscribers")
 
 KEEPING_UP = 1.0
 """The most seconds, approximately, that a caller spends on work left by other callers."""
-
-Value = TypeVar("Value")
 
 _ALL = frozenset({FIRST_QUEUE})
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -62,12 +61,14 @@ class DatabaseSubscribers:
     def __init__(self, bus: ImmediateCommandBus) -> None:
         self._bus = bus
         self._store = bus.store
+        self._patience = SharedPatience(bus.store)
         self._nothing = MemoryTransport()
         self._nothing.create_topic(conf().SUBSCRIBERS.TOPIC, 1)
         self._mine = _Mine()
         self._begun: set[Subscriber] = set()
         self._refused: set[Subscriber] = set()
         self._due = 0.0
+        self._rounds = count()
         self._keeping_up = threading.Lock()
         post_migrate.connect(self._begin_anew)
 
@@ -175,7 +176,7 @@ class DatabaseSubscribers:
     def _new_subscription(self, subscriber: Subscriber) -> SweepingSubscription:
         current = conf()
         return SweepingSubscription(
-            Runner(self._new_processor(subscriber), self._persist, singles_out=True),
+            Runner(self._new_processor(subscriber), self._patience.of(subscriber.database), singles_out=True),
             policy=make_policy(subscriber, current)._replace(parks_at_once=True),
             notify=lambda notices: None,
             transport=self._nothing,
@@ -206,13 +207,12 @@ class DatabaseSubscribers:
             return False
         return True
 
-    def _persist(self, call: Callable[[], Value], /) -> Value:
-        return patience(self._store)(call)
-
     def _tick(self, seconds: float) -> None:
-        """Do due work for about that many seconds. The rest stays due."""
-        began = time.monotonic()
-        for alias in outbox_databases():
+        """Do due work for about that many seconds. The rest stays due. Each round begins with the outbox of another
+        database, since the first one may take all the time."""
+        began, aliases = time.monotonic(), outbox_databases()
+        first = next(self._rounds) % max(1, len(aliases))
+        for alias in (*aliases[first:], *aliases[:first]):
             left = max(0.0, began + seconds - time.monotonic())
             self._run(f"the outbox of {alias}", partial(self._bus.relay_left, alias, left))
         for subscriber in self._subscribers():
@@ -255,15 +255,22 @@ class ExclusiveProcessor(EffectProcessor):
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
-        """Handle as `EffectProcessor.apply` does. Raises `_TimeIsOver` if others are left to a later command, which
-        meets a handler's error again."""
+        """Handle as `EffectProcessor.apply` does. Aggregates that others handle are `_Busy`. If all are, raises
+        `_TimeIsOver`: they are left to a later command."""
         names = {f"{self.key} {work.aggregate_root_id}": work for work in works}
         with _alone(self.alias, sorted(names), waits=self._waits()) as locked:
             free = [work for name, work in names.items() if name in locked]
-            progress = super().apply(free, portion, even_parked=even_parked) if free else {}
-        if len(free) < len(works):
-            raise _TimeIsOver
-        return progress
+            if not free:
+                raise _TimeIsOver
+            progress = super().apply(free, portion, even_parked=even_parked)
+        return {**dict.fromkeys((work.aggregate_root_id for work in works), _Busy(0)), **progress}
+
+
+class _Busy(Progress):
+    """The progress in an aggregate that others handle. It is tried again alone, after what its batch has reached is
+    kept."""
+
+    skips_ahead = True
 
 
 @contextmanager
@@ -271,6 +278,7 @@ def _alone(alias: str, names: Sequence[str], *, waits: bool = True) -> Iterator[
     """Hold locks with these names in a transaction of a separate connection, so that handlers run in none. Yield the
     names; without ``waits`` only those whose locks were free."""
     with separate_connection(alias) as other, transaction.atomic(using=other):
+        execute(other, NOTICE_VANISHED_CLIENT, None)
         yield {name for name in names if _lock(other, name, waits)}
 
 

@@ -11,7 +11,7 @@ import psycopg
 from django.db import connections, transaction
 
 from enode_django.conf import keeps_in_memory
-from enode_django.databases import execute, healthy_connection, migrate_command
+from enode_django.databases import NOTICE_VANISHED_CLIENT, execute, healthy_connection, migrate_command
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, UNDEFINED_TABLE, sqlstate
 from enode_django.exceptions import ConfigurationError
 
@@ -152,12 +152,13 @@ def lock(alias: str) -> None:
 def read_after_locks(alias: str, ends_standstill: bool = False) -> None:
     """Let each statement of a new transaction see what was committed before it. At a stricter isolation level, which
     may be the server's default, all would see the rows as they were before a lock was free: a relay would send again
-    what another one has sent. ``ends_standstill`` is that of `try_lock`. In a caller's transaction, whose level is
-    fixed, do nothing."""
+    what another one has sent. Also let the server end the session of a machine that has vanished; ``ends_standstill``
+    is that of `try_lock`. In a caller's transaction, whose level is fixed, do nothing."""
     connection: Any = connections[alias]
     if not connection.savepoint_ids:
-        limit = f"; SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_STANDSTILL}'" if ends_standstill else ""
-        execute(alias, f"{_EACH_STATEMENT}{limit}", None)
+        end_standstill = f"SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_STANDSTILL}'"
+        limit = end_standstill if ends_standstill else NOTICE_VANISHED_CLIENT
+        execute(alias, f"{_EACH_STATEMENT}; {limit}", None)
 
 
 def waiting(alias: str, limit: int, most_bytes: int) -> list[Row]:

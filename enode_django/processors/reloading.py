@@ -10,8 +10,8 @@ from typing import Any
 
 from django.utils import autoreload
 
+from enode_django.equeue.stops import Stops
 from enode_django.processes.children import STOP_SIGNALS
-from enode_django.processes.stops import Stops
 
 CHANGED = 3
 """The inner process's exit status when code has changed."""

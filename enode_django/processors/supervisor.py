@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from enode_django.conf.groups import Conf
+from enode_django.equeue.stops import Stops
 from enode_django.equeue.transport import Transport
 from enode_django.processes.children import Children
-from enode_django.processes.stops import Stops
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.control import Role
 from enode_django.processors.statistics import add_reports

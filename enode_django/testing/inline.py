@@ -17,7 +17,7 @@ from enode_django.commanding.publisher import announce
 from enode_django.concurrency.backoff import once
 from enode_django.conf import keeps_in_memory
 from enode_django.domain.messages import Command, DomainEvent
-from enode_django.domain.metadata import EMPTY, Metadata, ambient_metadata
+from enode_django.domain.metadata import Metadata
 from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.event_handlers import group_of
 from enode_django.eventing.event_subscription import EventSubscription
@@ -65,8 +65,7 @@ class InlineCommandBus(ImmediateCommandBus):
         self.events: list[DomainEvent] = []
 
     def _take(self, envelopes: Sequence[Envelope]) -> list[Finished]:
-        """Handle commands, which have their metadata by now. Like in a worker, handlers do not find the sender's."""
-        with self._lock, ambient_metadata(EMPTY):
+        with self._lock:
             return super()._take(envelopes)
 
     def write_to_outbox(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from enode_django.equeue.stops import AS_ONE
 from enode_django.ids import new_id
-from enode_django.processes.stops import AS_ONE
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.faulty.commands import DepositWhenFileExists
 from tests.acceptance.processors import Processors

@@ -16,8 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from enode_django.equeue.broker import server
+from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.known_sends import SENDS_KEPT
 from enode_django.equeue.messages import Commit, Once, Receipt
+from enode_django.equeue.stops import AS_ONE, Stops
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueFull, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import messages
@@ -312,16 +315,30 @@ def test_commit_for_which_there_is_no_room_changes_nothing(tmp_path: Path) -> No
         transport.close()
 
 
-def test_second_signal_ends_it_at_once(own_broker: RunningBroker) -> None:
+def test_two_signals_that_come_together_stop_it_once(own_broker: RunningBroker) -> None:
+    """A service manager may signal the process and its group."""
     transport = own_broker.transport()
     transport.create_topic("t", 1)
     transport.send("t", {0: [b"kept"]})
+    own_broker.signal(signal.SIGSTOP)
     own_broker.signal(signal.SIGINT)
     own_broker.signal(signal.SIGTERM)
-    assert own_broker.wait() in (0, -signal.SIGKILL)
+    own_broker.signal(signal.SIGCONT)
+    assert own_broker.wait() == 0
     own_broker.start()
     assert messages(transport, "t", 0) == [(0, b"kept")]
     transport.close()
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    broker = server.Broker(BrokerOptions(directory=tmp_path), on_turn=lambda: None, on_stop=lambda: None)
+    broker._stops = Stops(iter([0.0, AS_ONE / 2, AS_ONE]).__next__)
+    for _ in range(3):
+        assert raised == []
+        broker._stop()
+    assert raised == [signal.SIGKILL]
 
 
 def test_what_was_pulled_beyond_the_limit_before_messages_were_lost_is_given_to_nobody(tmp_path: Path) -> None:

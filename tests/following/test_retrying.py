@@ -12,7 +12,7 @@ from enode_django import DomainEvent, Projection, Retries, Retry, event_handler,
 from enode_django.conf import conf
 from enode_django.eventing import event_handlers, parking
 from enode_django.eventing.code import code_fingerprint
-from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.event_subscription import TRACEBACK_INTERVAL, EventSubscription
 from enode_django.eventing.parked_retries import LOOK_AGAIN
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retry_decisions import LONGEST_ASIDE, SHORTEST_PAUSE, RetryPolicy
@@ -79,6 +79,21 @@ def test_an_outage_of_another_server_parks_nothing_and_others_go_on(
     assert handled(behaviour)[-1] == "c/1/0"
     assert harness.parked(subscriber.name) == []
     assert not harness.window.unfinished
+
+
+def test_an_outage_that_many_aggregates_meet_is_logged_with_one_traceback_a_minute(
+    harness: Harness, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscription = harness.subscription(subscribers.instance(CounterRows))
+    steps = [(ConnectionError, "a"), (ConnectionError, "b"), (TimeoutError, "c"), (ValueError, "d"), (ValueError, "e")]
+    for error, id in steps:
+        behaviour.error, behaviour.failing[id] = error, 1
+        harness.deliver(subscription, harness.stored(id, Added(amount=1)))
+    harness.clock.now += TRACEBACK_INTERVAL
+    behaviour.error, behaviour.failing["f"] = ConnectionError, 1
+    harness.deliver(subscription, harness.stored("f", Added(amount=1)))
+    logged = [record for record in caplog.records if record.name == "enode_django.subscribers"]
+    assert [bool(record.exc_info) for record in logged] == [True, False, True, True, True, True]
 
 
 def test_an_outage_of_minutes_is_waited_for_where_neither_queue_nor_memory_is_held(

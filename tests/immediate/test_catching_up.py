@@ -80,6 +80,25 @@ def test_a_command_waits_for_no_event_handler_that_another_caller_runs(
     assert not ParkedEvent.objects.exists()
 
 
+def test_a_failure_is_kept_though_another_caller_handles_an_aggregate_of_the_same_batch(
+    new_process: NewProcess, behaviour: Behaviour
+) -> None:
+    """Otherwise the failing event would be handled again after each command until the other aggregate is free."""
+    new_process(mails())
+    send_command(Fill("c"))
+    with subscribers.only():
+        send_commands([Fill("a"), Fill("b")])
+    behaviour.failing.add(("mails", "b"))
+    new_process(group := mails())
+    with another_thread() as elsewhere, following._alone("default", [f"{key_of(group)} a"]):
+        for _ in range(2):
+            elsewhere(lambda: send_command(Fill("c", amount=200))).result(60)  # it is refused: there is no event
+    assert list(ParkedEvent.objects.values_list("aggregate_root_id", "attempts")) == [("b", 1)]
+    assert [name for name, _ in behaviour.users] == ["mails", "mails"]  # at c, and once at b
+    catch_up()
+    assert sorted(id for _, id, _ in behaviour.calls) == ["a", "c"]
+
+
 def test_event_handlers_that_take_long_leave_the_rest_to_the_next_command(
     new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ from tests.immediate.domain import (
     JarEntry,
     JarRow,
     JarRows,
+    Label,
     Labelling,
     Pour,
     mails,
@@ -93,12 +94,14 @@ def test_a_command_is_stored_answered_and_followed(new_process: NewProcess, beha
     assert checkpoints.read("default", "immediate.entries", ["a"]) == {"a": 1}
 
 
-def test_projections_see_no_metadata_of_the_sender(new_process: NewProcess, behaviour: Behaviour) -> None:
+def test_command_handlers_and_projections_see_no_metadata_of_the_sender(
+    new_process: NewProcess, behaviour: Behaviour
+) -> None:
     new_process(JarRows, JarEntries, mails())
     with metadata(user_id="17"):
-        send_command(Fill("a"))
+        send_commands([Fill("a"), Label("a")])
         assert current_metadata().user_id == "17"
-    assert sorted(behaviour.users) == [("entries", None), ("mails", "17"), ("rows", None)]
+    assert sorted(behaviour.users) == [("entries", None), ("label", None), ("mails", "17"), ("rows", None)]
 
 
 def test_commands_of_one_call_are_handled_in_order(new_process: NewProcess) -> None:

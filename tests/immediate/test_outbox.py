@@ -19,7 +19,7 @@ from enode_django.conf.groups import IMMEDIATE
 from enode_django.databases import separate_connection
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ConfigurationError
-from enode_django.immediate import catch_up, following
+from enode_django.immediate import bus, catch_up, following
 from enode_django.models import EventStream, OutboxCommand, ScheduledCommand
 from enode_django.runtime import close_bus, current_bus
 from tests import warm
@@ -224,6 +224,23 @@ def test_a_command_spends_the_time_for_what_others_have_left_once_and_not_for_ea
     behaviour.takes = 0.0
     catch_up()
     assert EventStream.objects.filter(aggregate_root_id="a").count() == 4
+
+
+def test_no_outbox_takes_the_time_of_the_others_again_and_again(
+    other: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ENODE = {**settings.ENODE, "OUTBOX": {"DATABASES": [other, "default"]}}
+    close_bus()
+    relay_left, relayed = bus.ImmediateCommandBus.relay_left, []
+
+    def relay(self: bus.ImmediateCommandBus, alias: str, seconds: float) -> None:
+        relayed.append(alias)
+        relay_left(self, alias, seconds)
+
+    monkeypatch.setattr(bus.ImmediateCommandBus, "relay_left", relay)
+    for _ in range(2):
+        catch_up()
+    assert relayed == [other, "default", "default", other]
 
 
 def test_a_database_that_is_away_keeps_no_other_one_waiting(

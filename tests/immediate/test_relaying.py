@@ -15,7 +15,7 @@ from enode_django import execute_command, send_command
 from enode_django.databases import execute, separate_connection
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import StoreUnavailable
-from enode_django.immediate import bus, catch_up
+from enode_django.immediate import bus, catch_up, following
 from enode_django.models import EventStream, OutboxCommand
 from enode_django.outbox import relay, rows
 from enode_django.runtime import current_bus
@@ -78,6 +78,22 @@ def test_the_level_of_an_open_transaction_stays(new_process: NewProcess) -> None
         with transaction.atomic():
             rows.lock("default")
         assert execute("default", "SHOW transaction_isolation", None).fetchone() == ("repeatable read",)
+
+
+def keepalive(alias: str = "default") -> object:
+    return execute(alias, "SHOW tcp_keepalives_idle", None).fetchone()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_server_ends_a_holder_of_locks_whose_machine_has_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, held = keepalive(), []
+    with transaction.atomic():
+        rows.lock("default")
+        held.append(keepalive())
+    monkeypatch.setattr(following, "_lock", lambda alias, name, waits: held.append(keepalive(alias)))
+    with following._alone("default", ["a"]):
+        assert held == [("30",), ("30",)]
+    assert keepalive() == usual != ("30",)
 
 
 def test_a_long_chain_of_commands_does_not_fill_the_stack(

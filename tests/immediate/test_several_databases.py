@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
 from django.db.models import Model
 
-from enode_django import WaitFor, execute_command, send_command
+from enode_django import WaitFor, execute_command, send_command, send_commands
+from enode_django.concurrency import backoff
 from enode_django.databases import separate_connection
 from enode_django.exceptions import CommandTimeout
-from enode_django.immediate import catch_up
+from enode_django.immediate import catch_up, patience
 from tests.immediate.conftest import NewProcess
-from tests.immediate.domain import Fill, JarRow, JarRows
+from tests.immediate.domain import MODELS, Fill, JarEntries, JarRow, JarRows
 
 
 class RowsElsewhere:
-    """A router that writes the rows of jars to another database."""
+    """A router that writes what is known of jars to another database."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
 
     def db_for_write(self, model: type[Model], **hints: object) -> str | None:
-        return self._alias if model is JarRow else None
+        return self._alias if model in MODELS else None
 
 
 @pytest.fixture
@@ -66,3 +68,27 @@ def test_who_waits_for_rows_whose_database_is_away_learns_that_the_command_is_st
     assert caught.value.executed.version == 2
     catch_up()
     assert totals() == {"a": 2}
+
+
+def test_a_caller_waits_once_for_a_database_that_is_away_however_many_subscribers_use_it(
+    elsewhere: str, new_process: NewProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_process(JarRows, JarEntries)
+    send_command(Fill("a"))
+    now, pauses = 0.0, []
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += 60.0
+        pauses.append(seconds)
+
+    connections[elsewhere].close()
+    with monkeypatch.context() as away:
+        away.setattr(connections[elsewhere], "settings_dict", {**connections[elsewhere].settings_dict, "PORT": "1"})
+        away.setattr(backoff, "pause", wait)
+        away.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: now))
+        away.setattr(patience, "PATIENCE", 60.0)
+        send_commands([Fill("a"), Fill("a")])
+    assert len(pauses) == 1
+    told = {name for record in caplog.records if (name := getattr(record, "subscriber", ""))}
+    assert told == {"immediate.entries", "immediate.rows"}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import combinations
 
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from enode_django import DomainException
+from enode_django import AggregateRoot, DomainException
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.history import State, difference
+from enode_django.history import Change, State, difference
+from enode_django.history.states import changes_of
 from enode_django.management.subcommands import rehearse as rehearsing
 from enode_django.models import EventStream, Snapshot
 from enode_django.repository.fingerprint import forget
@@ -24,6 +26,17 @@ from tests.snapshots.domain import Hooked, Off, Place, Put, Shelf
 from tests.snapshots.histories import store_history, streams
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@dataclass(frozen=True)
+class Box:
+    colours: frozenset[str]
+
+
+class Cupboard(AggregateRoot):
+    type_name = "snapshots.Cupboard"
+    drawers: dict[str, set[str]]
+    boxes: tuple[Box | None, ...] = ()
 
 
 @pytest.fixture
@@ -149,6 +162,15 @@ def test_items_that_two_sets_have_in_common_are_no_change_in_any_order() -> None
     )
     assert [(change.kind, change.after) for change in more] == [("added", "d"), ("added", "e")]
     assert [(change.kind, change.before, change.after) for change in other] == [("changed", "a", "d")]
+
+
+def test_sets_that_a_field_holds_are_compared_by_what_they_have_in_common() -> None:
+    before = {"drawers": {"top": ["a", "b"], "low": ["c", "d"]}, "boxes": [{"colours": ["x", "y"]}, None]}
+    after = {"drawers": {"low": ["e", "d", "c"], "top": ["b", "a"]}, "boxes": [{"colours": ["z", "y"]}, None]}
+    assert changes_of(Cupboard, before, after) == [
+        Change(("drawers", "low", 2), "added", after="e"),
+        Change(("boxes", 0, "colours", 1), "changed", "x", "z"),
+    ]
 
 
 def test_only_the_first_differences_of_an_aggregate_are_shown(

@@ -25,6 +25,7 @@ from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.stops import Stops
 from enode_django.exceptions import ConfigurationError, QueueFull
 
 __all__ = ["run"]
@@ -53,9 +54,9 @@ def run(
     called every second, ``on_stop`` at the first signal, ``on_figures`` (see `Measuring.figures`) every few seconds.
     The broker's loop calls them; they must not block.
 
-    The first signal answers the requests under way and writes a checkpoint; a second one ends the process at once, as a
-    crash would. Raises `ConfigurationError` for an address or certificates that cannot be used, `DirectoryInUse`, and
-    `QueueFull` and `StorageFailed` if the disk is full or fails.
+    The first signal answers the requests under way and writes a checkpoint; another one, at least `AS_ONE` seconds
+    later, ends the process at once, as a crash would. Raises `ConfigurationError` for an address or certificates that
+    cannot be used, `DirectoryInUse`, and `QueueFull` and `StorageFailed` if the disk is full or fails.
 
     For example::
 
@@ -99,6 +100,7 @@ class Broker:
         self._sessions: set[Session] = set()
         self._arrivals: Arrivals[Session] = Arrivals(max(16, options.max_connections // SHARE_OF_ADDRESS))
         self._stopping = asyncio.Event()
+        self._stops = Stops()
         self._failure: BaseException | None = None
         self._is_short = False
 
@@ -271,11 +273,13 @@ class Broker:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        if self._stopping.is_set():
+        self._stops.add()
+        if self._stops.count > 1:
             signal.raise_signal(signal.SIGKILL)
-        logger.info("stopping")
-        self._on_stop()
-        self._stopping.set()
+        if not self._stopping.is_set():
+            logger.info("stopping")
+            self._on_stop()
+            self._stopping.set()
 
     async def _finish(self) -> int:
         if self._failure is not None:

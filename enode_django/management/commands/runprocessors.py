@@ -292,7 +292,7 @@ class Command(PrintableCommand):
         if total <= limit:
             self.stdout.write(text)
         else:
-            self.stdout.write(f"{text}: too many", self.style.WARNING)
+            self.stdout.write(f"{text}: too many, unless a pooler shares them", self.style.WARNING)
 
 
 def _roles(chosen: str) -> list[Role]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from enode_django.processes.stops import AS_ONE, Stops
+from enode_django.equeue.stops import AS_ONE, Stops
 
 
 def test_signals_that_come_together_are_one_stop_and_a_later_one_is_another() -> None:
