@@ -351,12 +351,11 @@ def test_a_deadline_that_is_put_off_while_it_is_fired_does_not_fire(harness: Har
 def test_a_worker_and_a_relay_that_change_several_deadlines_do_not_deadlock(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows were made in the other order than that of their keys, by which the worker changes them, and lie in the
-    other order than that of their ids. Neither has to give up waiting."""
+    """The rows were made in the other order than that of their keys, by which the worker changes them. Neither
+    has to give up waiting."""
     monkeypatch.setattr(rows, "_LIMIT_WAITING", "SET LOCAL lock_timeout = 0")
     for name in ("b", "a"):
         rows.change("default", {key(name): scheduled(name, Due(PAST))})
-    rows.change("default", {key("b"): scheduled("b", Due(PAST))})
     change = rows._change
     with another_thread() as elsewhere:
         firing: list[Future[float]] = []
