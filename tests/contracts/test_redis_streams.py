@@ -18,6 +18,7 @@ import redis
 
 from enode_django.equeue.assignment import divide
 from enode_django.equeue.messages import Commit, Receipt
+from enode_django.equeue.redis import inbox as redis_inbox
 from enode_django.equeue.redis import reading as redis_reading
 from enode_django.equeue.redis.batches import RECEIPTS_PER_CALL
 from enode_django.equeue.redis.claim_scripts import COMMIT
@@ -170,6 +171,26 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
     assert transport.commit("group", "topic", {0: Commit(again.epoch, 1)}) == set()
 
 
+def test_an_epoch_that_was_lost_with_a_failover_is_not_issued_again_after_the_next(
+    running: Redis, client: Any, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    def fail_over() -> None:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        client.execute_command("REPLICAOF", "NO", "ONE")
+
+    known = transport.acquire("group", "topic", 0, "one", 60)
+    stored = {key: client.dump(key) for key in client.scan_iter(f"{prefix}:{{topic:0}}:*")}
+    fail_over()
+    lost = transport.acquire("group", "topic", 0, "one", 60)
+    for key, value in stored.items():  # as on a replica that has never had the second lease
+        client.restore(key, 0, value, replace=True)
+    fail_over()
+    held = transport.acquire("group", "topic", 0, "one", 60)
+    assert len({known.epoch, lost.epoch, held.epoch}) == 3
+    assert transport.commit("group", "topic", {0: Commit(lost.epoch, 1)}) == {0}
+    assert transport.commit("group", "topic", {0: Commit(held.epoch, 1)}) == set()
+
+
 def test_no_queue_is_given_to_a_group_that_a_failover_could_let_trimming_forget(
     server: Redis, prefix: str, transport: RedisStreamsTransport
 ) -> None:
@@ -230,6 +251,7 @@ def test_producers_are_forgotten_one_by_one(client: Any, prefix: str, transport:
     transport.announce("topic", "recent")
     client.zadd(Keys(prefix).producers("topic"), {"old": (time.time() - PRODUCER_SECONDS - 60) * 1000})
     assert list(transport.producers("topic")) == ["recent"]
+    assert 0 < client.ttl(Keys(prefix).producers("topic")) <= PRODUCER_SECONDS
 
 
 def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: RedisStreamsTransport) -> None:
@@ -424,6 +446,16 @@ def test_received_answers_are_deleted(client: redis.Redis, prefix: str, transpor
     (key,) = client.keys(f"{prefix}:inbox:*")
     assert received == 1_500
     assert client.xlen(key) == 0
+
+
+def test_an_inbox_that_nobody_reads_holds_a_bounded_number_of_answers(
+    client: Any, prefix: str, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_inbox, "INBOX_ANSWERS", 100)
+    inbox = transport.open_inbox()
+    transport.reply([(inbox.address, b"x")] * 1_000)
+    assert 100 <= client.xlen(Keys(prefix).inbox(inbox.address)) <= 300
+    inbox.close()
 
 
 def test_topic_without_groups_is_cut_to_its_greatest_length(server: Redis, prefix: str) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
 import pytest
 import redis
 
-from enode_django.equeue.messages import Commit, Receipt
+from enode_django.equeue.messages import Commit, GroupState, Receipt
 from enode_django.equeue.redis import topics as redis_topics
+from enode_django.equeue.redis.deletion import EMPTY
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import TopicDeleted, UnknownQueue
+from enode_django.exceptions import QueueError, TopicDeleted, UnknownQueue
+from enode_django.testing.transport_lease_contract import messages
 
 QUEUES = 3
 
@@ -96,6 +98,40 @@ def test_deletion_that_broke_off_is_finished_by_the_next_one(
     assert len(list(client.scan_iter(f"{prefix}:*", count=1_000))) == 1 + QUEUES
     with pytest.raises(TopicDeleted):
         transport.delete_topic("topic")
+
+
+def test_a_deletion_that_goes_on_late_deletes_nothing_of_the_successor(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)) as slow:
+        run_all = slow._connection.run_all
+
+        def run_late(calls: Any, **options: Any) -> list[Any]:
+            if calls[0].script is EMPTY:
+                transport.create_topic("topic", QUEUES)  # which finishes the deletion
+                assert transport.send("topic", {0: [b"new"]}) == {0: 1}
+            return run_all(calls, **options)
+
+        monkeypatch.setattr(slow._connection, "run_all", run_late)
+        slow.delete_topic("topic", force=True)
+    assert messages(transport, "topic", 0) == [(1, b"new")]
+    assert transport.topics() == ["topic"]
+
+
+def test_a_queue_that_gets_a_message_while_it_is_checked_is_not_deleted(transport: RedisStreamsTransport) -> None:
+    transport.leave("group", "topic", "one")
+    transport.set_offset("group", "topic", 0, 1)
+    transport.show("topic", 0, to_producers=False, to_consumers=False, unordered=True)
+    late = iter([b"late"])
+
+    def groups() -> Mapping[str, GroupState]:
+        for body in late:
+            transport.send("topic", {0: [body]})
+        return transport.groups("topic")
+
+    with pytest.raises(QueueError, match="1 messages left"):
+        transport._topics.delete_queue("topic", 0, groups, force=False)
+    assert messages(transport, "topic", 0)[-1] == (1, b"late")
 
 
 def test_a_process_that_knew_a_deleted_topic_hides_no_queue_of_its_successor(

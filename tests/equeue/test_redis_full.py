@@ -18,9 +18,11 @@ from enode_django.equeue.messages import Commit, Once, PulledBatch, Receipt
 from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.redis import pulling as redis_pulling
+from enode_django.equeue.redis import topics as redis_topics
+from enode_django.equeue.redis.topic_scripts import CLOSED
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import QueueFull
+from enode_django.exceptions import QueueFull, StaleRoute
 from sample_project.bank.domain import OpenAccount
 from sample_project.embedded_servers import Redis
 
@@ -129,6 +131,29 @@ def test_operators_make_room_on_a_full_server(client: Any, transport: RedisStrea
     assert transport.mend("topic") == dict.fromkeys(range(QUEUES), 0)
     transport.delete_group("gone", "topic")
     assert transport.add_queues("topic", QUEUES + 1, unordered=True) == QUEUES + 1
+    transport.set_retention("topic", 60)
+    transport.pause_group("group", "topic")
+    transport.show("topic", 0, to_producers=False, unordered=True)
+    transport.delete_queue("topic", 0, force=True)
+    transport.delete_topic("topic", force=True)
+    assert transport.topics() == []
+
+
+def test_queues_go_on_on_a_full_server_after_the_maker_of_a_change_died_or_the_topic_lost_one(
+    client: Any, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics, sending = transport._topics, transport.with_reserve()
+    version = transport.route("topic").version
+    with monkeypatch.context() as soon:
+        soon.setattr(redis_topics, "CHANGE_SECONDS", 0.001)
+        topics._tell("topic", range(QUEUES), topics._begin("topic"), CLOSED)
+    client.config_set("maxmemory", 1)
+    assert sending.send("topic", {0: [b"x"]}, route=version) == {0: 0}
+    topics._tell("topic", range(QUEUES), 100, version + 1)
+    with pytest.raises(StaleRoute):
+        sending.send("topic", {0: [b"y"]}, route=version)
+    newer = transport.route("topic").version
+    assert sending.send("topic", {0: [b"y"]}, route=newer) == {0: 1}
 
 
 def test_what_must_be_sent_before_a_message_is_done_with_is_stored_on_a_full_server(

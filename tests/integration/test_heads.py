@@ -46,6 +46,7 @@ def test_pages_laid_end_to_end_show_all(store: PostgresEventStore, limit: int) -
     store.append([stream(id, 1) for id in "abd"] + [refusal("c")])
     assert all_pages("", None, limit) == ["a", "b", "d"]
     assert all_pages("b", "d", limit) == ["b"]
+    assert heads_page("default", "a", "b", limit=1).next_id is None
 
 
 def test_ids_are_in_the_order_of_bytes(store: PostgresEventStore) -> None:

@@ -298,6 +298,16 @@ def test_a_generation_of_another_life_counts_as_before_what_came_later(store: Po
     assert store.heads_before(["old", "new"], END) == {"old": 1, "new": 1}
 
 
+def test_rows_of_the_callers_transaction_are_not_taken_for_those_of_another_cluster(
+    store: PostgresEventStore,
+) -> None:
+    with transaction.atomic():
+        store.append([stream("a", 1)])
+        assert store.position().generation == 0
+    assert store.position().generation == 0
+    assert list(StoreGeneration.objects.values_list("generation", flat=True)) == [0]
+
+
 def test_no_row_waits_for_the_record_of_the_first_generation(store: PostgresEventStore) -> None:
     with bare_session() as writer:
         insert(writer, stream("slow", 1))

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.databases import healthy_connection
-from enode_django.eventstore import statements
+from enode_django.eventstore import known_corrections, statements
 from enode_django.eventstore.base import Appended, Outcome, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import StoreFailing, StoreUnavailable
+from enode_django.exceptions import CorrectionOutdated, StoreFailing, StoreUnavailable
 from enode_django.models import EventStream
 from enode_django.testing.event_store_read_contract import history, outcomes, refusal, stream
 from tests.integration.store_sessions import Call, bare_session, database_alias, insert
@@ -380,6 +380,42 @@ def test_times_are_in_utc_whatever_the_session_says(transactional_db: None, zone
         (loaded,) = store.load("a")
         assert loaded == record
         assert loaded.created_at.isoformat() == record.created_at.isoformat()
+
+
+# Corrections
+
+
+def test_a_correction_waits_for_one_that_is_being_made_and_is_refused_after_it(store: PostgresEventStore) -> None:
+    store.append(history("a", 1))
+
+    def correct(alias: str, events: bytes) -> None:
+        PostgresEventStore(alias).correct("a", 1, events, by="ann", reason="a typing error", last=0)
+
+    with (
+        database_alias("waiting", OPTIONS={"application_name": "waiting"}),
+        bare_session() as observer,
+    ):
+        with transaction.atomic():
+            correct("default", b"first")
+            call = Call(lambda: correct("waiting", b"second"))
+            call.wait_for_a_lock(observer, "waiting")
+        with pytest.raises(CorrectionOutdated):
+            call.result()
+    assert next(iter(store.load("a"))).events == b"first"
+
+
+def test_a_process_that_was_told_of_a_correction_reads_it_at_once(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_corrections, "LOOK_EVERY", 3_600.0)
+    (record,) = history("a", 1)
+    store.append([record])
+    with bare_session() as another_process:
+        another_process.execute(statements.CORRECT.encode(), (b"better", "ann", "a typing error", "a", 1))
+        another_process.commit()
+    assert list(store.load("a")) == [record], "it has looked a moment ago"
+    assert [one.version for one in store.corrected_since(0)] == [1]
+    assert [one.events for one in store.load("a")] == [b"better"]
 
 
 # Beside the memory driver

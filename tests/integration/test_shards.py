@@ -341,6 +341,19 @@ def test_recording_is_confirmed_by_the_next_one_if_it_was_interrupted_right_befo
     assert query("events1", "SELECT FROM enode_django_shard") == []
 
 
+def test_a_confirmation_lowers_no_epoch_and_waits_for_no_writer(store: ShardedEventStore) -> None:
+    store.append([stream(FIRST, 1), stream(SECOND, 1)])
+    query("events0", "UPDATE enode_django_shard SET epoch = 0")
+    query("events1", "UPDATE enode_django_shard SET epoch = 5")
+    with session("events0") as writer, writer.transaction():
+        writer.execute(statements.OPEN_CLAIM_WITHIN.encode())
+        query("events0", "SET lock_timeout = '20s'")
+        sharded_store().place_of(FIRST)
+        query("events0", "RESET lock_timeout")
+    sharded_store().place_of(FIRST)
+    assert [query(alias, "SELECT epoch FROM enode_django_shard") for alias in ALIASES] == [[(1,)], [(5,)]]
+
+
 # The Django side
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
+from psycopg.errors import LockNotAvailable
 
+from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
 from enode_django.eventing.read_models.rows import RowTable
 from tests.integration.rowsapp.models import (
     Bare,
@@ -15,6 +17,11 @@ from tests.integration.rowsapp.models import (
 )
 from tests.integration.store_sessions import Call, bare_session, database_alias
 from tests.projection_rows.rows import put, table
+
+
+def keyed_table(alias: str) -> KeyedRowTable[Any]:
+    model: type[Any] = Bare
+    return KeyedRowTable(model, alias, [model._meta.get_field("aggregate_root_id")], "some")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -79,8 +86,9 @@ def test_two_sessions_take_their_locks_in_one_order_and_none_is_lost(emptied: No
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("makes_rows", [False, True], ids=["locking", "making"])
-def test_rows_are_locked_in_the_order_of_their_ids(emptied: None, makes_rows: bool) -> None:
+@pytest.mark.parametrize("way", ["locking", "making", "locking by keys"])
+def test_rows_are_locked_in_the_order_of_their_ids(emptied: None, way: str) -> None:
+    makes_rows = way == "making"
     if not makes_rows:
         put(Bare, "b", 1)
         put(Bare, "a", 1)
@@ -90,8 +98,10 @@ def test_rows_are_locked_in_the_order_of_their_ids(emptied: None, makes_rows: bo
             rows: RowTable[Any] = RowTable(Bare, "waiting")
             if makes_rows:
                 rows.store([Bare(aggregate_root_id=id, version=1) for id in "ba"])
-            else:
+            elif way == "locking":
                 rows.load_locked(["b", "a"])
+            else:
+                keyed_table("waiting").lock(["b", "a"])
 
     with (
         database_alias("waiting", OPTIONS={"application_name": "waiting"}),
@@ -127,6 +137,28 @@ def test_a_locked_row_is_waited_for_and_then_seen_as_it_was_committed(emptied: N
             row.version = 2
             table(Bare).store([row])
         assert call.result() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_key_whose_row_is_deleted_while_its_lock_is_waited_for_is_locked_without_a_row(emptied: None) -> None:
+    put(Bare, "a", 1)
+
+    def take() -> None:
+        with transaction.atomic(using="waiting"):
+            assert keyed_table("waiting").lock(["a"]) == {}
+            with pytest.raises(LockNotAvailable), transaction.atomic(using="impatient"):
+                keyed_table("impatient").lock(["a"])
+
+    with (
+        database_alias("waiting", OPTIONS={"application_name": "waiting"}),
+        database_alias("impatient", OPTIONS={"options": "-c lock_timeout=50ms"}),
+        bare_session() as observer,
+    ):
+        with transaction.atomic():
+            keyed_table("default").delete(["a"])
+            call = Call(take)
+            call.wait_for_a_lock(observer, "waiting")
+        call.result()
 
 
 @pytest.mark.django_db(transaction=True)

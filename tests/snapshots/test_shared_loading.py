@@ -102,6 +102,21 @@ def test_a_shared_state_is_completed_with_the_streams_after_it(
 
 
 @ways
+def test_a_state_that_may_be_older_than_a_correction_is_not_asked_for(
+    store: Watched, snapshots: WatchedSnapshots, states: WatchedStates, load: Load
+) -> None:
+    store_history(store, "a", 30)
+    states.save([state_at(store, "a", 27)])
+    snapshots.save([snapshot_at(store, "a", 20)])
+    store.read.clear()
+    loader = AggregateLoader(store, snapshots, states)
+    loader.without_states = {"a"}
+    assert load(loader).total == total(1, 30)
+    assert "a" not in {id for ids in states.asked for id in ids}
+    assert store.read["a"][0] == 20
+
+
+@ways
 def test_without_a_shared_state_the_snapshot_is_next(
     store: Watched, snapshots: WatchedSnapshots, states: WatchedStates, load: Load
 ) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import redis
 
-from enode_django.exceptions import ConfigurationError
+from enode_django.exceptions import ConfigurationError, MalformedMessage
 from enode_django.repository import redis_states
 from enode_django.repository.breaker import Breaker
 from enode_django.repository.redis_states import LARGEST, encode_state
@@ -143,6 +143,15 @@ def test_a_state_is_none_of_another_aggregate(states: RealRedisStates, client: r
     states.save([state("a")])
     client.copy(states.key("a"), states.key("b"))
     assert states.load("ab") == {"a": state("a")}
+
+
+def test_no_end_of_a_name_can_become_the_beginning_of_a_value() -> None:
+    seal = Seal(["a secret"])
+    sealed = seal.sealed("state:ab", b"value")
+    digest = sealed.removesuffix(b"value")
+    assert seal.opened("state:ab", sealed) == b"value"
+    with pytest.raises(MalformedMessage):
+        seal.opened("state:a", digest + b"bvalue")
 
 
 def test_no_bit_of_a_sealed_state_can_be_changed(states: RealRedisStates, client: redis.Redis) -> None:

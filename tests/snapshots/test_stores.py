@@ -6,9 +6,11 @@ import psycopg
 import pytest
 from django.db import connection, connections, transaction
 
+from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import StoreUnavailable
 from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.repository.store import MemorySnapshotStore, SnapshotStore
+from enode_django.testing.event_store_read_contract import history
 from enode_django.testing.snapshot_store_contract import SnapshotStoreContract, snapshot
 
 
@@ -37,6 +39,18 @@ def test_a_lost_connection_is_retriable_and_the_next_call_has_another() -> None:
         with suppress(StoreUnavailable):  # a retriable error may be raised once
             snapshots.load(["a"])
     assert set(snapshots.load(["a"])) == {"a"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_snapshot_of_a_corrected_version_or_a_later_one_is_not_loaded() -> None:
+    store, snapshots = PostgresEventStore(), PostgresSnapshotStore()
+    store.append(history("a", 3))
+    store.correct("a", 2, b"better", by="ann", reason="a typing error", last=0)
+    found = []
+    for version in (1, 2, 3):
+        snapshots.save([snapshot(version=version)])
+        found += [one.version for one in snapshots.load(["a"]).values()]
+    assert found == [1]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -74,7 +74,6 @@ class KeyedChanges:
             row, makes = self._table.new(key), True
         elif HANDLED in row.__dict__:
             self._table.normalise(row)
-            row._state.adding = False  # as if it was stored in between
         changed = row_after(row, event, handlers)
         if self._table.key_of(row) != key:
             raise DefinitionError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -12,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from enode_django.bus.command_bus import MOST_SENDS, QueueCommandBus
+from enode_django.bus.command_bus import MOST_SENDS, SEND_TRIES, QueueCommandBus
 from enode_django.bus.replies import Replies
 from enode_django.bus.results import CommandResult, CommandStatus, encode_result
 from enode_django.concurrency.threads import CallingThreads
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
-from enode_django.exceptions import CommandTimeout, QueueError
+from enode_django.exceptions import CommandTimeout, QueueError, TransportUnavailable
 from enode_django.serialization.codec import decode_command
 from tests.races.counting import Add
 
@@ -83,6 +84,27 @@ class Held(MemoryTransport):
         self.reached.set()
         self.let_go.wait(SOON)
         return super().send(topic, bodies, **options)
+
+
+class InboxAway(MemoryTransport):
+    def open_inbox(self) -> MemoryInbox:
+        inbox = super().open_inbox()
+
+        def receive(wait: float) -> Sequence[bytes]:
+            raise TransportUnavailable("away")
+
+        inbox.receive = receive  # type: ignore[method-assign]
+        return inbox
+
+
+def test_no_thread_asks_an_inbox_any_more_that_is_away_when_it_is_closed() -> None:
+    replies = Replies(InboxAway())
+    assert replies.address
+    thread = replies._thread
+    replies.close()
+    assert thread is not None
+    thread.join(SOON)
+    assert not thread.is_alive()
 
 
 class StandsStill(MemoryTransport):
@@ -174,6 +196,26 @@ def test_a_send_that_fails_ends_the_wait() -> None:
     bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
     with pytest.raises(QueueError, match="refused"):
         bus.execute(Add("x"), SOON)
+    bus.close()
+
+
+class Away(MemoryTransport):
+    """Its queues cannot be reached."""
+
+    tries = 0
+
+    def send(self, *arguments: object, **options: object) -> Mapping[int, int]:
+        self.tries += 1
+        raise TransportUnavailable("away")
+
+
+@pytest.mark.parametrize(("deadline", "tries"), [(math.inf, SEND_TRIES), (0.0, 1)])
+def test_a_send_is_tried_again_and_not_after_the_deadline(deadline: float, tries: int) -> None:
+    transport = Away()
+    bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
+    with pytest.raises(TransportUnavailable, match="away"):
+        bus._store(bus._producer, [("x", b"body")], deadline)
+    assert transport.tries == tries
     bus.close()
 
 
