@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -17,21 +16,9 @@ from sample_project.embedded_servers import Redis
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Redis]:
-    with Redis({"maxmemory-policy": "noeviction"}) as server:
+def cache() -> Iterator[Redis]:
+    with Redis({"maxmemory-policy": "allkeys-lru", "appendonly": "no"}) as server:
         yield server
-
-
-@pytest.fixture
-def client(server: Redis) -> Iterator[Any]:
-    with redis.Redis.from_url(server.url) as client:
-        yield client
-        configure(client, policy="noeviction", appends="yes")
-
-
-def configure(client: Any, *, policy: str, appends: str) -> None:
-    client.config_set("maxmemory-policy", policy)
-    client.config_set("appendonly", appends)
 
 
 def warnings(location: str) -> list[str]:
@@ -39,28 +26,24 @@ def warnings(location: str) -> list[str]:
         return [found.msg for found in run_checks(include_deployment_checks=True) if found.id == "enode_django.W037"]
 
 
-def test_a_server_that_keeps_its_messages_is_fine(server: Redis, client: Any) -> None:
-    assert warnings(server.url) == []
+def test_a_server_that_keeps_its_messages_is_fine(redis_url: str) -> None:
+    assert warnings(redis_url) == []
 
 
-def test_a_cache_is_no_queue(server: Redis, client: Any) -> None:
-    configure(client, policy="allkeys-lru", appends="no")
-    evicts, forgets = warnings(server.url)
+def test_a_cache_is_no_queue(cache: Redis) -> None:
+    evicts, forgets = warnings(cache.url)
     assert "maxmemory-policy allkeys-lru" in evicts
     assert "appendonly no" in forgets
-    assert server.password not in evicts + forgets
+    assert cache.password not in evicts + forgets
 
 
-def test_whoever_may_not_ask_is_told_nothing(server: Redis, client: Any) -> None:
-    configure(client, policy="allkeys-lru", appends="no")
-    client.acl_setuser("worker", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-info"])
-    location = server.url.replace(f":{server.password}@", "worker:secret@")
-    assert warnings(location) == []
+def test_whoever_may_not_ask_is_told_nothing(cache: Redis) -> None:
+    with redis.Redis.from_url(cache.url) as client:
+        client.acl_setuser("worker", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-info"])
+    assert warnings(cache.url.replace(f":{cache.password}@", "worker:secret@")) == []
 
 
-def test_every_server_of_the_topics_is_asked_once(server: Redis, client: Any) -> None:
-    with contextlib.closing(RedisStreamsTransport(server.url, prefix="hazards")) as transport:
+def test_what_the_servers_of_many_queues_have_in_common_is_told_once(cache: Redis) -> None:
+    with contextlib.closing(RedisStreamsTransport(cache.url, prefix="hazards")) as transport:
         transport.create_topic("one", 3)
-        assert transport.hazards() == []
-        client.config_set("appendonly", "no")
-        assert len(transport.hazards()) == 1
+        assert len(transport.hazards()) == 2
