@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from django.utils import autoreload
 
-from enode_django.processes import stops
+from enode_django.equeue import stops
 from enode_django.processors import reloading
 from enode_django.processors.reloading import CHANGED, run_reloading
 

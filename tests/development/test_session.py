@@ -16,7 +16,7 @@ from enode_django.development import session
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan
 from enode_django.development.session import Development
-from enode_django.processes import stops
+from enode_django.equeue import stops
 
 SOON = 60.0
 WAITS = "import signal, sys; print('up', flush=True); signal.sigwait([signal.SIGTERM]); print('down', flush=True)"
