@@ -9,7 +9,7 @@ WARM := $(VENV)/.warm
 # The pins are complete, so that nothing has to be resolved. uv takes a fraction of pip's processor time, but does not read
 # pip's configuration, which may name another index.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
-UV := $(BIN)/python -m uv pip install --quiet --no-deps
+UV := $(BIN)/python -m uv pip install --quiet --system-certs --no-deps
 FREEZE := echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
 	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout
 EMBEDDED := $(BIN)/python -m sample_project.embedded

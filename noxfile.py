@@ -123,9 +123,9 @@ def install(session: nox.Session, versions: dict[str, str] | None = None) -> Non
     file = Path(session.virtualenv.location, "requirements.txt")
     file.write_text("\n".join([*kept, *(f"{name}=={version}" for name, version in others.items())]), encoding="utf-8")
     packages = ("--no-deps", "-r", str(file), "-e", ".")
-    uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", f"{session.bin}/python", *packages)
+    uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--system-certs")
     try:
-        session.run_install(*uv, external=True)
+        session.run_install(*uv, "--python", f"{session.bin}/python", *packages, external=True)
     except CommandFailed:  # it does not read pip's configuration, which may name another index
         session.install(*packages)
 

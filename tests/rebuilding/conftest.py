@@ -79,3 +79,13 @@ def schemas() -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(f"{_SCHEMAS} ORDER BY nspname")
         return [name for (name,) in cursor.fetchall()]
+
+
+@pytest.fixture
+def followed(postings: Harness) -> Harness:
+    """A history of three aggregates that `Postings` and `Balances` have handled."""
+    from tests.rebuilding.histories import follow, some_history
+
+    some_history(postings, "a", "b", "c")
+    follow()
+    return postings

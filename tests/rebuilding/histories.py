@@ -63,3 +63,10 @@ def balances() -> dict[str, tuple[int, int, int]]:
 
 def versions(*ids: str) -> dict[str, Any]:
     return checkpoints.read("default", Postings.name, list(ids))
+
+
+def amounts(cls: type[Subscriber], id: str) -> tuple[int, int]:
+    """Return the sum and the number of an account's amounts."""
+    if cls is Balances:
+        return balances()[id][:2]
+    return sum(postings()[id]), len(postings()[id])

@@ -9,7 +9,10 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.rebuilding.definitions import Table, describe, quoted
+from tests.integration.store_sessions import bare_session
+from tests.rebuilding.domain import Balances, Postings
 
 STRANGE = 'Every "thing" 100%s'
 OTHER = "other ' REFERENCES (x)"
@@ -108,3 +111,13 @@ def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
         f"GRANT USAGE ON SEQUENCE {quoted(schema, STRANGE + '_serial_seq')} TO {whom}",
         f"GRANT SELECT ON SEQUENCE {custom} TO {who}",
     )
+
+
+TABLES = {Postings: "rebuilding_posting", Balances: "rebuilding_balance"}
+
+
+def someone_waits_for(cls: type[Subscriber], *modes: str) -> bool:
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass AND mode = ANY(%s)"
+    with bare_session() as session:
+        (count,) = session.execute(waiting, [TABLES[cls], list(modes)]).fetchone() or (0,)
+    return bool(count)
