@@ -22,11 +22,13 @@ from tests.equeue.consuming import AT_ONCE, Handled, consuming, eventually, text
 
 @pytest.mark.parametrize("order", Order)
 def test_failed_message_is_tried_again_and_those_behind_it_go_on(memory: MemoryTransport, order: Order) -> None:
+    clock = Clock()
     handled = Handled(b=1)
     memory.send("orders", {1: texts("a", "b", "c", "d")})
-    with consuming(memory, handled, order=order, retry=RetryPolicy(delays=(0.3,))):
+    with consuming(memory, handled, order=order, retry=RetryPolicy(delays=(10.0,)), clock=clock):
         eventually(lambda: memory.committed("billing", "orders")[1] == 4)
         assert sorted(handled.bodies) == ["a", "b", "c", "d"]
+        clock.now += 10
         eventually(lambda: len(handled.messages) == 5)
         eventually(lambda: memory.committed("billing", "retry.billing") == {0: 0, 1: 1})
     assert handled.messages[-1] == Message("orders", 1, 1, b"b", attempt=2)

@@ -85,8 +85,8 @@ def test_what_works_is_live_and_ready(seen: Observations) -> None:
     seen.look(WELL)
     wait_for(lambda: seen.is_not_ready() == [])
     assert seen.is_not_live() == []
-    wait_for(lambda: "dead_letters" in seen.figures())
-    assert seen.figures() == {**WELL, "backlog": {"commands": {"processors": 3}}, **GAUGES}
+    # An answer counts for a moment only, so that one of two may be missing while threads wait for a processor.
+    wait_for(lambda: seen.figures() == {**WELL, "backlog": {"commands": {"processors": 3}}, **GAUGES})
 
 
 def test_it_is_not_ready_before_the_workers_are_up(seen: Observations) -> None:
