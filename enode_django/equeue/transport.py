@@ -34,6 +34,7 @@ __all__ = [
     "Mends",
     "PausesGroups",
     "RetainsByTopic",
+    "TellsHazards",
     "TellsTimelines",
     "Transport",
     "WakesPulls",

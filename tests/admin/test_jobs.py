@@ -96,7 +96,13 @@ def test_each_kind_of_job_is_started_after_a_page_that_says_what_it_does(work: l
         assert (logged.action_flag, logged.object_repr) == (ADDITION, f"{kind} of {job.name}")
     assert work == [
         {"type": "bank.BankAccount", "archive": None},
-        {"name": "bank.Ledger", "accept_differences": True, "accept_uncompared": False, "archive": None},
+        {
+            "name": "bank.Ledger",
+            "accept_differences": True,
+            "accept_uncompared": False,
+            "archive": None,
+            "compare_only": False,
+        },
         {"path": STARTS["export"]["path"], "json": True, "compact": True},
     ]
     assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from enode_django.equeue.transports.broker import BrokerTransport
+from sample_project.embedded_process import free_port, release_port
 from tests import warm
 from tests.meta.tree import ROOT
 
@@ -16,12 +17,13 @@ DEADLINE = 60.0
 
 
 class RunningBroker:
-    """A broker in a separate process. It keeps its port when it is started again."""
+    """A broker in a separate process. It keeps its port when it is started again: nobody else gets it meanwhile."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.directory = directory
         self.log = directory.with_suffix(".log")
-        self._options = {"directory": str(directory), "listen": "tcp://127.0.0.1:0", **options}
+        self._port = free_port()
+        self._options = {"directory": str(directory), "listen": f"tcp://127.0.0.1:{self._port}", **options}
         self.location = ""
         self._process: warm.Started | None = None
 
@@ -34,6 +36,7 @@ class RunningBroker:
     ) -> None:
         if self._process is not None:
             self.kill()
+        release_port(self._port)
 
     @property
     def pid(self) -> int:
@@ -49,7 +52,6 @@ class RunningBroker:
         assert self._process.stdout is not None
         self.location = self._process.stdout.readline().strip()
         assert self.location, self.log.read_text()
-        self._options["listen"] = self.location
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
