@@ -132,16 +132,29 @@ class StartRebuild(ProjectionOperation):
         help_text="Put the new tables into use even if their rows differ from the old ones.",
     )
 
+    compare_only = forms.BooleanField(
+        label="Compare only",
+        required=False,
+        help_text="Compare the new tables with those in use, and drop them.",
+    )
+
     def arguments(self) -> Mapping[str, Any]:
-        return {**super().arguments(), "accept_differences": self.cleaned_data["accept_differences"]}
+        return {**super().arguments(), **self._options()}
 
     def command(self) -> list[str]:
-        accept = ["--accept-differences"] if self.cleaned_data["accept_differences"] else []
-        return ["rebuildprojection", self.name(), *accept]
+        options = [f"--{name.replace('_', '-')}" for name, is_wanted in self._options().items() if is_wanted]
+        return ["rebuildprojection", self.name(), *options]
 
     def said(self) -> str:
-        anyway = "in any case" if self.cleaned_data["accept_differences"] else "if no row differs"
-        return f"New tables of {self.name()} are built beside those in use, and replace them {anyway}."
+        accepts, compares = self._options().values()
+        begin = f"New tables of {self.name()} are built beside those in use, and"
+        if compares:
+            otherwise = "" if accepts else " The job fails if a row differs."
+            return f"{begin} dropped when they have been compared.{otherwise}"
+        return f"{begin} replace them {'in any case' if accepts else 'if no row differs'}."
+
+    def _options(self) -> dict[str, bool]:
+        return {name: self.cleaned_data[name] for name in ("accept_differences", "compare_only")}
 
 
 class UndoRebuild(ProjectionOperation):

@@ -144,6 +144,27 @@ def test_an_export_is_started_with_the_options_that_were_chosen(
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ([], "and replace them if no row differs."),
+        (["accept_differences"], "and replace them in any case."),
+        (["compare_only"], "and dropped when they have been compared. The job fails if a row differs."),
+        (["accept_differences", "compare_only"], "and dropped when they have been compared."),
+    ],
+)
+def test_a_rebuild_is_started_with_the_options_that_were_chosen(
+    work: list[dict[str, Any]], chosen: list[str], said: str
+) -> None:
+    client, url = client_of(*STARTER), f"{LIST}start/rebuild/"
+    values = {"projection": "bank.Ledger", **dict.fromkeys(chosen, "on")}
+    assert client.post(url, values).context["consequences"][0].endswith(said)
+    client.post(url, {**values, CONFIRMED: "yes"})
+    (given,) = work
+    assert [name for name in ("accept_differences", "compare_only") if given[name]] == chosen
+
+
+@pytest.mark.django_db(transaction=True)
 def test_undoing_a_rebuild_puts_the_tables_of_that_projection_back(work: list[dict[str, Any]]) -> None:
     rebuild = make_rebuild()
     client = client_of("change_rebuild", "view_job")
