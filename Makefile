@@ -7,9 +7,11 @@ SAMPLE := $(VENV)/.sample
 INSTALLED := $(VENV)/.installed
 WARM := $(VENV)/.warm
 # The pins are complete, so that nothing has to be resolved. uv takes a fraction of pip's processor time, but does not read
-# pip's configuration, which may name another index.
+# pip's configuration, which may name another index, and there is no wheel of it for every machine. Its own variables, such
+# as UV_SYSTEM_PYTHON in images, must not choose another Python.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
-UV := $(BIN)/python -m uv pip install --quiet --system-certs --no-deps
+UV := $(BIN)/python -m uv pip install --quiet --system-certs --no-deps --python $(BIN)/python
+ALL_BUT_UV = grep -v '^uv==' $< | $(PIP) -r /dev/stdin
 FREEZE := echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
 	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout
 EMBEDDED := $(BIN)/python -m sample_project.embedded
@@ -146,11 +148,11 @@ $(SAMPLE): requirements-sample.txt
 	fi; \
 	echo "installing what the sample needs into $(VENV) (once) …"; \
 	"$$python" -m venv --clear $(VENV) && \
-	    { { $(PIP) "$$(grep '^uv==' $<)" && $(UV) -r $<; } || $(PIP) -r $<; }
+	    { { $(PIP) --only-binary=uv "$$(grep '^uv==' $<)" && $(UV) -r $<; } || $(ALL_BUT_UV); }
 	@touch $@
 
 $(INSTALLED): requirements.txt $(SAMPLE)
-	@echo "installing the pinned requirements into $(VENV) (once) …"; $(UV) -r $< || $(PIP) -r $<
+	@echo "installing the pinned requirements into $(VENV) (once) …"; $(UV) -r $< || $(ALL_BUT_UV)
 	@touch $@
 
 # The newest versions that pyproject.toml allows become the pinned ones.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import Any
@@ -24,23 +25,36 @@ from enode_django.runtime import has_queue, make_transport
 
 PATIENCE = 10.0
 """Seconds that the queue has to answer."""
+PATIENCE_FOR_HAZARDS = 5.0
+"""Seconds that its servers have to tell how they may lose messages."""
 
 
 def check_queue(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Ask the queue of the settings for its topics, and how it may lose messages. Blocks up to `PATIENCE`, whatever the
-    transport's timeouts are."""
+    """Ask the queue of the settings for its topics, and how it may lose messages. Blocks up to `PATIENCE`, and then
+    `PATIENCE_FOR_HAZARDS`, whatever the transport's timeouts are. A queue whose hazards take longer can be used."""
     found: list[CheckMessage] = []
-    asking = start_thread("enode check of the queue", lambda: found.extend(_of_queue()))
-    asking.join(PATIENCE)
-    return [_unusable(f"no answer within {PATIENCE:.0f} s")] if asking.is_alive() else found
+    answered = threading.Event()
+    asking = start_thread("enode check of the queue", lambda: _ask(found, answered))
+    if not answered.wait(PATIENCE):
+        return [_unusable(f"no answer within {PATIENCE:.0f} s")]
+    asking.join(PATIENCE_FOR_HAZARDS)
+    return list(found)
 
 
-def _of_queue() -> Iterator[CheckMessage]:
+def _ask(found: list[CheckMessage], answered: threading.Event) -> None:
+    try:
+        found.extend(_of_queue(answered.set))
+    finally:
+        answered.set()
+
+
+def _of_queue(on_answer: Callable[[], object]) -> Iterator[CheckMessage]:
     try:
         if not has_queue():
             return
         with closing(make_transport()) as transport:
             transport.topics()
+            on_answer()
             hazards = transport.hazards() if isinstance(transport, TellsHazards) else ()
     except Exception as error:  # a driver of the project may raise anything
         yield _unusable(str(error) or type(error).__name__)

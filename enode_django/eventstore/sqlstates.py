@@ -144,3 +144,9 @@ _NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")
 def is_conflict_of_rows(error: BaseException) -> bool:
     """Return True if the database refuses a row because it conflicts with another row."""
     return sqlstate(error) in _NOT_UNIQUE
+
+
+def is_conflict_of_transactions(error: BaseException) -> bool:
+    """Return True if the database has rolled the transaction back because of another one: a deadlock, or a
+    serialization failure."""
+    return sqlstate(error).startswith("40")

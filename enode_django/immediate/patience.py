@@ -11,6 +11,7 @@ from django.db import connections
 
 from enode_django.concurrency.backoff import Persist, once, within
 from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.sqlstates import is_conflict_of_transactions, is_stale_statement
 from enode_django.exceptions import SubscriberUnavailable
 
 Value = TypeVar("Value")
@@ -31,7 +32,8 @@ def patience(store: EventStore) -> Persist:
 
 class SharedPatience:
     """The patience of all subscribers with each of their databases. One that was away less than `PATIENCE` ago is
-    called once: a caller with many subscribers must not wait for each of them. Thread-safe."""
+    called once: a caller with many subscribers must not wait for each of them. A deadlock, or a statement that has to
+    be prepared again, does not count: there another try helps. Thread-safe."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
@@ -45,8 +47,12 @@ class SharedPatience:
             try:
                 return (once if was_away else patience(self._store))(call)
             except SubscriberUnavailable as error:
-                if not error.waiting:
+                if not error.waiting and _is_away(error.__cause__ or error):
                     self._away[alias] = time.monotonic()
                 raise
 
         return persist
+
+
+def _is_away(error: BaseException) -> bool:
+    return not (is_conflict_of_transactions(error) or is_stale_statement(error))

@@ -10,8 +10,12 @@ import redis
 from django.core.checks import run_checks
 from django.test import override_settings
 
+from chaos.redis_servers import SLOTS, RedisCluster, ask
 from enode_django.conf.groups import REDIS_STREAMS
+from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.exceptions import TransportUnavailable
+from enode_django.testing.transport_lease_contract import eventually
 from sample_project.embedded_servers import Redis
 
 
@@ -47,3 +51,22 @@ def test_what_the_servers_of_many_queues_have_in_common_is_told_once(cache: Redi
     with contextlib.closing(RedisStreamsTransport(cache.url, prefix="hazards")) as transport:
         transport.create_topic("one", 3)
         assert len(transport.hazards()) == 2
+
+
+def test_a_cluster_that_does_not_serve_all_slots_tells_the_hazards_of_the_others() -> None:
+    alone = RedisCluster.alone()
+    with contextlib.closing(alone), contextlib.closing(RedisStreamsTransport(alone.url, timeout=30.0)) as transport:
+        (server,) = alone.servers
+        for setting in (("cluster-require-full-coverage", "no"), ("maxmemory-policy", "allkeys-lru")):
+            ask(server, "CONFIG SET", *setting)
+        ask(server, "CLUSTER ADDSLOTS", *range(SLOTS))
+        eventually(lambda: _created(transport, "served"))
+        transport.create_topic("gone", 1)
+        ask(server, "CLUSTER DELSLOTS", ask(server, "CLUSTER KEYSLOT", Keys("enode").topic("gone")))
+        assert [hazard.partition(" ")[0] for hazard in transport.hazards()] == ["deletes"]
+
+
+def _created(transport: RedisStreamsTransport, topic: str) -> int | None:
+    with contextlib.suppress(TransportUnavailable):
+        return transport.create_topic(topic, 1)
+    return None

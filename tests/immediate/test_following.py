@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -15,6 +16,7 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 from enode_django import (
+    Command,
     CommandResult,
     CommandStatus,
     Retry,
@@ -30,6 +32,7 @@ from enode_django import (
 )
 from enode_django.commanding.decisions import Envelope
 from enode_django.eventing import checkpoints, parking, retry_decisions
+from enode_django.eventing.event_handlers import EventHandler, EventHandlerGroup
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import CommandTimeout, StoreUnavailable
@@ -43,6 +46,8 @@ from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import (
     Behaviour,
     Fill,
+    Filled,
+    Jar,
     JarEntries,
     JarEntry,
     JarRow,
@@ -102,6 +107,20 @@ def test_command_handlers_and_projections_see_no_metadata_of_the_sender(
         send_commands([Fill("a"), Label("a")])
         assert current_metadata().user_id == "17"
     assert sorted(behaviour.users) == [("entries", None), ("label", None), ("mails", "17"), ("rows", None)]
+
+
+@pytest.mark.parametrize("send", [send_command, partial(send_command, outbox=True)])
+def test_what_an_event_handler_sends_itself_carries_the_metadata_of_its_event(
+    new_process: NewProcess, send: Callable[[Command], object]
+) -> None:
+    group = EventHandlerGroup("immediate.labels")
+    group.add(EventHandler(Filled, "label", 100, lambda event: send(Label(event.aggregate_root_id)), "now"))
+    new_process(group)
+    with metadata(user_id="17"):
+        send_command(Fill("a", id="fill"))
+    filled, labelled = Jar.history("a")
+    assert (labelled.metadata.user_id, labelled.metadata.correlation_id) == ("17", "fill")
+    assert labelled.metadata.causation_id not in ("fill", filled.id)
 
 
 def test_commands_of_one_call_are_handled_in_order(new_process: NewProcess) -> None:

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connections, transaction
 from django.db.models import Model
+from psycopg.errors import DeadlockDetected, OperationalError
 
 from enode_django import WaitFor, execute_command, send_command, send_commands
 from enode_django.concurrency import backoff
 from enode_django.databases import separate_connection
-from enode_django.exceptions import CommandTimeout
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import CommandTimeout, SubscriberUnavailable
 from enode_django.immediate import catch_up, patience
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import MODELS, Fill, JarEntries, JarRow, JarRows
@@ -92,3 +95,27 @@ def test_a_caller_waits_once_for_a_database_that_is_away_however_many_subscriber
     assert len(pauses) == 1
     told = {name for record in caplog.records if (name := getattr(record, "subscriber", ""))}
     assert told == {"immediate.entries", "immediate.rows"}
+
+
+@pytest.mark.parametrize(("error", "tries"), [(OperationalError("the server is away"), 1), (DeadlockDetected(), 2)])
+def test_a_deadlock_makes_no_subscriber_impatient_with_the_next_one(
+    error: psycopg.Error, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, now = [], 0.0
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += 60.0
+
+    def meets() -> None:
+        calls.append(now)
+        raise SubscriberUnavailable("it cannot go on") from error
+
+    monkeypatch.setattr(backoff, "pause", wait)
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(patience, "PATIENCE", 60.0)
+    persist = patience.SharedPatience(MemoryEventStore()).of("default")
+    for _ in range(2):
+        with pytest.raises(SubscriberUnavailable):
+            persist(meets)
+    assert len(calls) == 2 + tries

@@ -97,21 +97,43 @@ def test_a_queue_that_can_be_reached_is_fine() -> None:
         assert check_queue(None) == []
 
 
-asked = threading.Event()
+is_over = threading.Event()
+
+
+@pytest.fixture
+def silence() -> Iterator[None]:
+    is_over.clear()
+    yield
+    is_over.set()
 
 
 class Silent(MemoryTransport):
     def topics(self) -> Sequence[str]:
-        asked.wait(60)
+        is_over.wait(60)
         return []
 
 
+@pytest.mark.usefixtures("silence")
 def test_a_queue_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deploy_checks, "PATIENCE", 0.05)
     with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.Silent"}}):
         (message,) = check_queue(None)
-    asked.set()
     assert "no answer" in message.msg
+
+
+class Slow(MemoryTransport):
+    def hazards(self) -> Sequence[str]:
+        is_over.wait(60)
+        return []
+
+
+@pytest.mark.usefixtures("silence")
+def test_a_queue_that_answers_can_be_used_though_its_servers_do_not_tell_their_hazards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deploy_checks, "PATIENCE_FOR_HAZARDS", 0.05)
+    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.Slow"}}):
+        assert check_queue(None) == []
 
 
 def test_they_run_for_a_deployment_only() -> None:

@@ -146,7 +146,10 @@ class RedisTopics:
 
     def hazards(self) -> Sequence[str]:
         """Return how the servers of all topics may lose messages; see `TellsHazards`."""
-        logs = [self._keys.log(topic, queue) for topic in self.names() for queue in range(self.count(topic))]
+        names = self.names()
+        counts = self._connection.execute_each([("HGET", self._keys.topic(topic), "queues") for topic in names])
+        known = [(topic, int(count)) for topic, count in zip(names, counts, strict=True) if isinstance(count, bytes)]
+        logs = [self._keys.log(topic, queue) for topic, count in known for queue in range(count)]
         answers = self._connection.run_each([ScriptCall(HAZARDS, (key,)) for key in (self._keys.topics(), *logs)])
         found = [_hazards(*answer) for answer in answers if not isinstance(answer, Exception)]
         return [*dict.fromkeys(chain.from_iterable(found))]
