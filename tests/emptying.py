@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
 import pytest
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.test import TransactionTestCase
@@ -41,9 +42,9 @@ def quick_emptying() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", _empty_databases)
         patch.setattr(TransactionTestCase, "_should_reload_connections", _close_connections)
-        connection_created.connect(_remember_settings)
+        connection_created.connect(_remember_beginning)
         yield
-        connection_created.disconnect(_remember_settings)
+        connection_created.disconnect(_remember_beginning)
 
 
 def _empty_databases(test: TransactionTestCase) -> None:
@@ -71,16 +72,28 @@ def _emptied(sizes: dict[str, int]) -> str:
     return "; ".join(statements)
 
 
-_first: list[dict[str, Any]] = []
-_begun_with: WeakKeyDictionary[psycopg.Connection[Any], dict[str, Any]] = WeakKeyDictionary()
-"""The settings of the first session with the default database, and of each."""
+Beginning = tuple[dict[str, Any], object, object]
+_first: list[Beginning] = []
+_begun_with: WeakKeyDictionary[psycopg.Connection[Any], Beginning] = WeakKeyDictionary()
+"""What the first session with the default database began with, and each: the settings, the time zone, and what psycopg
+keeps for it."""
+
+_kept_by_psycopg = attrgetter(
+    *("prepare_threshold", "prepared_max", "isolation_level", "read_only", "deferrable"),
+    *("row_factory", "cursor_factory", "server_cursor_factory"),
+)
 
 
-def _remember_settings(connection: BaseDatabaseWrapper, **_: object) -> None:
-    if connection.alias == DEFAULT_DB_ALIAS:
-        _begun_with[connection.connection] = deepcopy(connection.settings_dict)
+def _state_of(connection: BaseDatabaseWrapper) -> Beginning:
+    return connection.settings_dict, connection.timezone, _kept_by_psycopg(connection.connection)
+
+
+def _remember_beginning(connection: BaseDatabaseWrapper, **_: object) -> None:
+    session = connection.connection
+    if connection.alias == DEFAULT_DB_ALIAS and session not in _begun_with:
+        _begun_with[session] = deepcopy(connection.settings_dict), *_state_of(connection)[1:]
         if not _first:
-            _first.append(_begun_with[connection.connection])
+            _first.append(_begun_with[session])
 
 
 def _close_connections(test: TransactionTestCase) -> bool:
@@ -95,16 +108,29 @@ def _close_connections(test: TransactionTestCase) -> bool:
 def _is_cleaned(connection: BaseDatabaseWrapper) -> bool:
     """Forget all that the test has set in the session. Return False if it is not as a new one then."""
     session = connection.connection
-    if session is None or connection.in_atomic_block or _begun_with.get(session) not in _first:
+    if session is None or connection.in_atomic_block:
         return False
-    if session.prepare_threshold != connection.settings_dict["OPTIONS"].get("prepare_threshold"):
+    if _begun_with.get(session) not in _first or _state_of(connection) not in _first:
         return False
-    with suppress(psycopg.Error):
+    with suppress(psycopg.Error, Error):
         if session.autocommit and session.info.transaction_status == TransactionStatus.IDLE:
             with session.transaction(force_rollback=True):
                 pass  # psycopg forgets what it has prepared
-            connection.run_on_commit, connection.errors_occurred = [], False
             if session.pgconn.exec_(b"DISCARD ALL").status != ExecStatus.COMMAND_OK:
                 return False
-            return bool(session.info.parameter_status("default_transaction_read_only") == "off")
+            if session.info.parameter_status("default_transaction_read_only") != "off":
+                return False
+            _connect(connection, session)
+            return True
     return False
+
+
+def _connect(connection: BaseDatabaseWrapper, session: psycopg.Connection[Any]) -> None:
+    """Let Django begin with the session as with a new one: it sets the time zone, its own state and the session's end
+    anew."""
+    own: dict[str, Any] = vars(connection)
+    own["get_new_connection"] = lambda parameters: session
+    try:
+        connection.connect()
+    finally:
+        del own["get_new_connection"]

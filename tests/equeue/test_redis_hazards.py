@@ -30,8 +30,8 @@ def warnings(location: str) -> list[str]:
         return [found.msg for found in run_checks(include_deployment_checks=True) if found.id == "enode_django.W037"]
 
 
-def test_a_server_that_keeps_its_messages_is_fine(redis_url: str) -> None:
-    assert warnings(redis_url) == []
+def test_a_server_that_keeps_its_messages_is_fine(private_redis: Redis) -> None:
+    assert warnings(private_redis.url) == []
 
 
 def test_a_cache_is_no_queue(cache: Redis) -> None:

@@ -62,6 +62,13 @@ def test_a_command_waits_for_nobody_who_is_at_work_on_what_others_have_left(
     assert totals() == {"a": 1, "b": 1}
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller has time for what others have left, however slow the machine is."""
+    monkeypatch.setattr(following, "KEEPING_UP", 60.0)
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_a_command_waits_for_no_event_handler_that_another_caller_runs(
     new_process: NewProcess, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,6 +87,7 @@ def test_a_command_waits_for_no_event_handler_that_another_caller_runs(
     assert not ParkedEvent.objects.exists()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_failure_is_kept_though_another_caller_handles_an_aggregate_of_the_same_batch(
     new_process: NewProcess, behaviour: Behaviour
 ) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from django.core.management import call_command
 from django.db import connections, transaction
+from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 from enode_django import execute_command, result_of
@@ -29,6 +32,7 @@ from enode_django.testing.event_store_read_contract import STORED, history, outc
 from sample_project.bank.domain import BankAccount, OpenAccount
 from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
 from tests.integration.store_sessions import Call, wait_until
+from tests.template import new_database
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FIRST, SECOND = id_in(0), id_in(1)
@@ -357,10 +361,15 @@ def test_a_confirmation_lowers_no_epoch_and_waits_for_no_writer(store: ShardedEv
 # The Django side
 
 
-def test_the_shards_have_the_tables_of_the_store_and_no_others() -> None:
-    for alias in ALIASES:
-        tables = {*connections[alias].introspection.table_names()} - {"django_migrations"}
-        assert tables == {
+def tables_of(alias: str) -> set[str]:
+    return {*connections[alias].introspection.table_names()} - {"django_migrations"}
+
+
+def test_a_shard_is_migrated_to_the_tables_of_the_store_and_no_others(postgres_url: str) -> None:
+    enode = {"EVENT_STORE": {"DATABASES": ["new"]}}
+    with new_database(postgres_url) as url, opened({"new": urlsplit(url).path[1:]}), override_settings(ENODE=enode):
+        call_command("migrate", "enode_django", database="new", verbosity=0)
+        assert tables_of("new") == {
             "enode_django_deadletter",
             "enode_django_eventcorrection",
             "enode_django_eventstream",
@@ -369,6 +378,7 @@ def test_the_shards_have_the_tables_of_the_store_and_no_others() -> None:
             "enode_django_storegeneration",
             "enode_django_uniquevalue",
         }
+        assert [tables_of(alias) for alias in ALIASES] == [tables_of("new")] * 2, "those of these tests"
 
 
 def test_settings_with_the_router_give_a_sharded_store() -> None:

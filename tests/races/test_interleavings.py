@@ -84,7 +84,7 @@ def commands(ids: Sequence[str]) -> st.SearchStrategy[Command]:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     sent=st.lists(commands(["x", "y"]), max_size=8),
     more=st.lists(commands(["x", "y"]), max_size=4),
@@ -123,7 +123,7 @@ def test_any_commands_in_any_order_of_steps(
     assert answered == set(unique)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     sent=st.lists(commands(["x"]), min_size=1, max_size=8),
     order=st.lists(
