@@ -26,9 +26,9 @@ from enode_django.outbox.rows import NewRow
 from enode_django.processors.outbox_relay import OutboxThread
 from enode_django.runtime import make_relay
 from enode_django.scheduling import rows
-from enode_django.scheduling.due import Changes, DeadlineKey, Due, Scheduled
+from enode_django.scheduling.due import DeadlineKey, Due, Scheduled
 from enode_django.serialization.codec import decode_command, decode_metadata
-from tests.outbox.harness import BreakingSender, Harness, another_thread, holds_somebody_up, read_rows_as_they_lie
+from tests.outbox.harness import BreakingSender, Harness, another_thread, read_rows_as_they_lie
 from tests.outbox.test_relaying import Killed, kill
 from tests.outbox.test_threads import until
 from tests.races.counting import Add
@@ -390,33 +390,6 @@ def test_a_worker_and_a_relay_that_change_several_deadlines_do_not_deadlock(
         assert firing[0].result() > 0
     assert {row.command_id for row in ScheduledCommand.objects.all()} == {"new a", "new b"}
     assert OutboxCommand.objects.count() == 0
-
-
-def test_a_relay_and_a_worker_that_wait_for_a_deadline_keep_no_later_one_locked(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So they wait for each other in one order: that of the ids, which is neither that of the times nor that in which
-    the rows lie in the table."""
-    monkeypatch.setattr(rows, "_LIMIT_WAITING", "SET LOCAL lock_timeout = 0")
-    changes = {key(name): scheduled(name, Due(PAST - timedelta(days=days))) for days, name in enumerate("cba")}
-    for one, deadline in changes.items():
-        rows.change("default", {one: deadline})
-    ScheduledCommand.objects.filter(name="c").update(aggregate_root_id="moved to the end of the table")
-    with another_thread() as elsewhere:
-        elsewhere(read_rows_as_they_lie).result(60)
-        for wait in (lambda: change_in_transaction(changes), lambda: rows.fire("default")):
-            with transaction.atomic():
-                ScheduledCommand.objects.select_for_update().get(name="c")
-                waiting = elsewhere(wait)
-                until(holds_somebody_up)
-                assert len(ScheduledCommand.objects.select_for_update(nowait=True)) == 3
-                transaction.set_rollback(True)
-            waiting.result(60)
-
-
-def change_in_transaction(changes: Changes) -> None:
-    with transaction.atomic():
-        rows.change("default", changes)
 
 
 def test_two_workers_that_set_the_same_new_deadlines_do_not_deadlock(
