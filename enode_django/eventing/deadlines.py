@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from enode_django.domain.messages import Command
-from enode_django.exceptions import DefinitionError, InvalidField, shown
+from enode_django.exceptions import DefinitionError, InvalidField, InvalidId, shown
+from enode_django.ids import check_id
 from enode_django.scheduling.due import due_of
-
-LONGEST_NAME = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +65,7 @@ class CancelDeadline:
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or "\0" in name:
-        raise InvalidField(f"the deadline's name {shown(name)} is not a text of 1 to {LONGEST_NAME} characters")
+    try:
+        check_id(name, "the deadline's name")
+    except InvalidId as error:
+        raise InvalidField(str(error)) from None

@@ -135,8 +135,9 @@ def _portions(alias: str, pks: Sequence[int]) -> Iterator[Sequence[DeadLetter]]:
 
 
 def _delete(alias: str, letters: Sequence[DeadLetter]) -> Sequence[int]:
-    """Delete the letters that are as they were read. Return their primary keys."""
-    as_read = reduce(or_, (Q(pk=letter.pk, attempts=letter.attempts) for letter in letters))
+    """Delete the letters that are as they were read. Return their primary keys. If a sender was told meanwhile that a
+    command failed, the copy that was sent of it gets the same answer, so its letter stays."""
+    as_read = reduce(or_, (Q(pk=one.pk, attempts=one.attempts, is_answered=one.is_answered) for one in letters))
     with transaction.atomic(using=alias):
         chosen = DeadLetter.objects.using(alias).filter(as_read).order_by("pk").select_for_update()
         gone = list(chosen.values_list("pk", flat=True))

@@ -118,6 +118,23 @@ def test_a_deletion_that_goes_on_late_deletes_nothing_of_the_successor(
     assert transport.topics() == ["topic"]
 
 
+def test_a_deleted_queue_leaves_its_end_and_where_its_groups_go_on(
+    prefix: str, client: redis.Redis, transport: RedisStreamsTransport
+) -> None:
+    """No lease, receipt or time of a deleted message is left."""
+    transport.set_offset("idle", "topic", 0, 0)
+    transport.show("topic", 0, to_producers=False, to_consumers=False, unordered=True)
+    transport.delete_queue("topic", 0, force=True)
+    keys = Keys(prefix)
+    left = {key.decode(): client.hgetall(key) for key in client.scan_iter(f"{prefix}:{{topic:0}}:*", count=1_000)}
+    assert left.pop(keys.queue("topic", 0)).keys() == {b"end", b"route", b"round", b"epoch", b"run"}
+    assert left == {keys.claim("topic", 0, group): {b"offset": b"1"} for group in ("group", "idle")}
+    transport.show("topic", 0, to_producers=True, to_consumers=True, unordered=True)
+    assert transport.acquire("group", "topic", 0, "one", 60).committed == 1
+    assert transport.send("topic", {0: [b"new"]}) == {0: 1}
+    assert messages(transport, "topic", 0) == [(1, b"new")]
+
+
 def test_a_queue_that_gets_a_message_while_it_is_checked_is_not_deleted(transport: RedisStreamsTransport) -> None:
     transport.leave("group", "topic", "one")
     transport.set_offset("group", "topic", 0, 1)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import pytest
+from django.db import connection, transaction
 
 from enode_django.eventing import checkpoints
 from enode_django.eventstore.positions import Position
 from enode_django.models import Checkpoint, Subscription
+from tests.integration.store_sessions import wait_until
+from tests.outbox.harness import another_thread, holds_somebody_up, read_rows_as_they_lie
 
 pytestmark = pytest.mark.django_db
 
@@ -64,3 +70,53 @@ def test_a_subscription_is_kept_since_it_was_first_said() -> None:
     ((_, _, kept_since),) = checkpoints.subscriptions(ALIAS)
     assert kept_since is not None
     assert kept_since.year == 2020
+
+
+# -- several processes ------------------------------------------------------------------------------------------------
+
+IDS = [f"a{number:02}" for number in range(19, -1, -1)]
+"""In the order in which a batch may name them."""
+FIRST, OTHERS = IDS[-1], IDS[:-1]
+
+
+def in_transaction(write: Callable[[Sequence[str]], object], ids: Sequence[str]) -> None:
+    with transaction.atomic():
+        write(ids)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_waits_for_a_checkpoint_keeps_no_later_one_locked() -> None:
+    """So workers never wait for each other in a circle."""
+    for id in IDS:
+        checkpoints.save(ALIAS, "one", {id: 1})
+    with another_thread() as elsewhere:
+        elsewhere(read_rows_as_they_lie).result(60)
+        with transaction.atomic():
+            checkpoints.lock_known(ALIAS, "one", [FIRST])
+            locking = elsewhere(lambda: in_transaction(partial(checkpoints.lock, ALIAS, "one"), IDS))
+            wait_until(holds_somebody_up)
+            assert len(Checkpoint.objects.select_for_update(nowait=True)) == len(IDS)
+        locking.result(60)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "write",
+    [
+        partial(checkpoints.make, ALIAS, "one"),
+        lambda ids: checkpoints.save(ALIAS, "one", dict.fromkeys(ids, 1)),
+        lambda ids: checkpoints.save_refusals(ALIAS, "one", [(id, "command") for id in ids]),
+    ],
+    ids=["make", "save", "save_refusals"],
+)
+def test_a_worker_that_waits_for_a_new_checkpoint_has_written_no_later_one(
+    write: Callable[[Sequence[str]], object],
+) -> None:
+    with another_thread() as elsewhere:
+        with transaction.atomic():
+            write([FIRST])
+            writing = elsewhere(lambda: in_transaction(write, IDS))
+            wait_until(holds_somebody_up)
+            connection.cursor().execute("SET LOCAL lock_timeout = 200")
+            write(OTHERS)  # nobody has to be waited for
+        writing.result(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import GenerationCheck
+from enode_django.outbox.rows import has_table
 from sample_project.embedded import Postgres
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, handler_group
 from tests.following.harness import Harness
@@ -39,9 +41,14 @@ class Failover:
 
     def _use(self, server: Postgres) -> None:
         self._alias.close()
-        place = {"HOST": "127.0.0.1", "PORT": server.port, "PASSWORD": server.password, "NAME": OWN}
-        self._alias.enter_context(database_alias("events", USER="postgres", **place))
+        self._alias.enter_context(database_alias("events", **self._place(server)))
         self._stack.callback(self._alias.close)
+        assert has_table("events")
+
+    @staticmethod
+    def _place(server: Postgres) -> dict[str, Any]:
+        password = server.password
+        return {"HOST": "127.0.0.1", "PORT": server.port, "USER": "postgres", "PASSWORD": password, "NAME": OWN}
 
     def cut_standby_off(self) -> None:
         """Wait until the standby has all rows, and stop it. Rows that are stored from now on will be lost."""
@@ -51,6 +58,8 @@ class Failover:
         with psycopg.connect(self._standby.url, autocommit=True) as other:
             reached = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
             wait_until(lambda: bool(other.execute(reached, [end]).fetchall()[0][0]))
+        with database_alias("standby", **self._place(self._standby)):
+            assert not has_table("standby"), "its outbox cannot be relayed"
         self._standby.stop()
 
     def happen(self) -> None:

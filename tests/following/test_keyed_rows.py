@@ -16,10 +16,12 @@ from django.db.models.functions import Upper
 from django.test.utils import isolate_apps
 
 from enode_django.eventing.read_models.keyed_changes import KeyedChanges, KeyedEvent
-from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
+from enode_django.eventing.read_models.keyed_rows import KeyedRowTable, _digest
 from enode_django.eventing.read_models.row_keys import RowKeys
 from tests.following.harness import Harness
 from tests.following.orders import Customer, CustomerTotal, DailyTotal, Rack
+from tests.integration.store_sessions import wait_until
+from tests.outbox.harness import another_thread, holds_somebody_up, read_rows_as_they_lie
 
 Handler = Callable[[Any, Any], None]
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
@@ -208,3 +210,40 @@ def test_a_key_is_the_value_that_its_column_stores() -> None:
 
     keys = RowKeys(Price, [Price._meta.pk], connection)
     assert keys.canonical(Decimal("0.005")) == keys.canonical("0.01") == Decimal("0.01")
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
+
+NAMES = [f"c{number:02}" for number in range(20)]
+
+
+def lock_all(rows: KeyedRowTable[Any]) -> None:
+    with transaction.atomic():
+        rows.lock(NAMES)
+
+
+def test_a_worker_that_waits_for_a_row_keeps_no_later_one_locked(orders: Harness) -> None:
+    """So workers never wait for each other in a circle. The rows lie in the table in another order than their keys."""
+    rows = table(CustomerTotal, "customer")
+    CustomerTotal._base_manager.bulk_create(CustomerTotal(customer=name) for name in reversed(NAMES))
+    with another_thread() as elsewhere:
+        elsewhere(read_rows_as_they_lie).result(60)
+        with transaction.atomic():
+            CustomerTotal._base_manager.select_for_update().get(customer=NAMES[0])
+            locking = elsewhere(lambda: lock_all(rows))
+            wait_until(holds_somebody_up)
+            assert len(CustomerTotal._base_manager.select_for_update(nowait=True)) == len(NAMES)
+        locking.result(60)
+
+
+def test_a_worker_that_waits_for_a_key_without_a_row_has_claimed_no_later_one(orders: Harness) -> None:
+    rows = table(CustomerTotal, "customer")
+    first, *others = sorted(NAMES, key=_digest)
+    with another_thread() as elsewhere:
+        with transaction.atomic():
+            rows.lock([first])
+            locking = elsewhere(lambda: lock_all(rows))
+            wait_until(holds_somebody_up)
+            connection.cursor().execute("SET LOCAL lock_timeout = 200")
+            assert rows.lock(others) == {}, "nobody has to be waited for"
+        locking.result(60)

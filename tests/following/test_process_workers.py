@@ -23,6 +23,8 @@ from enode_django.models import ProcessState
 from tests.following.harness import Harness
 from tests.following.processes import Finished, Paid, Placed, Sales
 from tests.following.test_processes import order, payment, row, state, subscription
+from tests.integration.store_sessions import wait_until
+from tests.outbox.harness import another_thread, holds_somebody_up
 
 
 def test_two_workers_with_events_of_one_key_lose_none(harness: Harness) -> None:
@@ -52,6 +54,27 @@ def test_two_workers_with_events_of_one_key_lose_none(harness: Harness) -> None:
         for n in range(20):  # in order for each aggregate
             of_one = [one for one in payments if one.startswith(f"p{n:02}")]
             assert of_one == sorted(of_one)
+
+
+@pytest.mark.parametrize("are_there", [True, False])
+def test_a_worker_that_waits_for_a_process_keeps_no_later_one_locked(harness: Harness, are_there: bool) -> None:
+    """So workers never wait for each other in a circle. A batch names its keys in any order."""
+    keys = [f"o{number:02}" for number in range(20)]
+
+    def lock(some: Sequence[str]) -> None:
+        with transaction.atomic():
+            process_rows.lock("default", Sales.name, some)
+
+    if are_there:
+        lock(keys)
+    with another_thread() as elsewhere:
+        with transaction.atomic():
+            process_rows.lock("default", Sales.name, keys[:1])
+            locking = elsewhere(lambda: lock(keys[::-1]))
+            wait_until(holds_somebody_up)
+            connection.cursor().execute("SET LOCAL lock_timeout = 200")
+            process_rows.lock("default", Sales.name, keys)  # nobody has to be waited for
+        locking.result(60)
 
 
 def _and_disconnect(call: Callable[[], object]) -> None:

@@ -134,6 +134,31 @@ def test_command_that_crashes_again_before_its_letter_is_settled_keeps_it(
     assert letter_of(command.id).attempts == 2
 
 
+def test_command_whose_sender_is_told_while_its_letter_is_sent_again_keeps_it(
+    running: Processors, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent has the id of the answer, which is final."""
+    command = CountWhenMended(note)
+    broken.add(note)
+    send_command(command)
+    letter_of(command.id)
+    send_all = Producer.send_all
+
+    def ask_and_send(self: Producer, *arguments: object) -> None:
+        assert try_command(command).status is CommandStatus.FAILED
+        broken.discard(note)
+        send_all(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as asked_meanwhile:
+        asked_meanwhile.setattr(Producer, "send_all", ask_and_send)
+        assert requeue(running.transport, Choice([command.id])) == 1
+    assert counted(note) == 0
+    assert DeadLetter.objects.get(command_id=command.id).is_answered
+    assert requeue(running.transport, Choice([command.id])) == 1
+    assert counted(note) == 2, "with the count before this"
+    assert not DeadLetter.objects.filter(command_id=command.id).exists()
+
+
 def test_all_of_a_kind_are_sent_again_and_others_stay(running: Processors, crashed: CountWhenMended) -> None:
     other = RaiseInHandler(crashed.aggregate_root_id)
     send_command(other)

@@ -15,7 +15,7 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enode_django.eventstore import frontiers, statements
+from enode_django.eventstore import frontiers, position_ranges, statements
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.frontiers import Frontier, frontier
 from enode_django.eventstore.position_ranges import (
@@ -202,6 +202,29 @@ def test_one_transaction_with_very_many_aggregates_is_cut_and_read_in_small_part
 
 
 INDEX = "Bitmap Index Scan on enode_stream_position"
+
+
+@pytest.mark.parametrize(
+    ("stretches", "parts"), [(100, [[2], [2], [3], [1], [1, 1, 1]]), (2, [[2], [2], [3], [1], [1, 1], [1]])]
+)
+def test_transactions_that_were_open_are_gathered_up_to_the_limits(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch, stretches: int, parts: list[list[int]]
+) -> None:
+    """One with more streams than a range may have is cut into ranges of its own."""
+    monkeypatch.setattr(position_ranges, "MOST_STRETCHES", stretches)
+    sizes = [2, 2, 4, 1, 1, 1]
+    begin = frontier("default").end
+    with bare_session() as session:
+        for number, size in enumerate(sizes):
+            insert_all(session, *(stream(f"{number}/{place}", 1) for place in range(size)))
+            session.commit()
+    until = frontier("default")
+    ranges = cut(Frontier(0, until.end, tuple(range(begin, until.end))), until)
+    assert [one.streams for one in ranges] == [sum(part) for part in parts]
+    assert [len(one.stretches) for one in ranges] == [len(part) for part in parts]
+    assert sorted(id for one in ranges for id in heads(one, "", None)) == [
+        f"{number}/{place}" for number, size in enumerate(sizes) for place in range(size)
+    ]
 
 
 def plan(statement: str, parameters: Sequence[object]) -> str:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from django.db import connections
+from django.db import connection, connections
 
 from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.bus.queue_sender import QueueSender
@@ -81,6 +81,20 @@ def another_thread() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
             yield pool.submit
         finally:
             pool.submit(connections.close_all).result()
+
+
+def holds_somebody_up() -> bool:
+    """Return True if another session waits for a lock of this one's transaction."""
+    waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))"
+    with connection.cursor() as cursor:
+        cursor.execute(waiting)
+        return bool(cursor.fetchone()[0])
+
+
+def read_rows_as_they_lie() -> None:
+    """Let this session use no index: statements meet rows in the order that they name, or in that of the table."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off")
 
 
 def released(event: threading.Event) -> None:

@@ -305,6 +305,8 @@ def test_ids_count_the_commands_of_deadlines_with_the_others() -> None:
         (lambda: Deadline("x", PayCart("c")), InvalidField),
         (lambda: Deadline("x", "command", after=1), DefinitionError),  # type: ignore[arg-type]
         (lambda: CancelDeadline("\0"), InvalidField),
+        (lambda: CancelDeadline("\ud800"), InvalidField),
+        (lambda: Deadline("\ud800", PayCart("c"), after=1), InvalidField),
         (lambda: list(with_derived_ids(CancelDeadline("x"), cause="c", subscriber="s")), DefinitionError),  # type: ignore[arg-type]
     ],
 )

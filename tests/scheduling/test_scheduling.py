@@ -28,7 +28,7 @@ from enode_django.runtime import make_relay
 from enode_django.scheduling import rows
 from enode_django.scheduling.due import DeadlineKey, Due, Scheduled
 from enode_django.serialization.codec import decode_command, decode_metadata
-from tests.outbox.harness import BreakingSender, Harness, another_thread
+from tests.outbox.harness import BreakingSender, Harness, another_thread, read_rows_as_they_lie
 from tests.outbox.test_relaying import Killed, kill
 from tests.outbox.test_threads import until
 from tests.races.counting import Add
@@ -80,6 +80,21 @@ def test_what_is_due_is_sent_in_the_order_of_times(harness: Harness) -> None:
     assert relay(harness).run() == 50
     assert harness.amounts("a") == list(range(1, 51))
     assert relay(harness).pause == inf
+
+
+def test_the_first_ones_are_fired_first_if_more_are_due_than_are_fired_at_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "FIRED_AT_ONCE", 2)
+    for days in (5, 3, 1, 4, 2):
+        send_command(Add("a", amount=days), at=PAST + timedelta(days=days))
+    with another_thread() as elsewhere, transaction.atomic():
+        elsewhere(read_rows_as_they_lie).result(60)
+        ScheduledCommand.objects.select_for_update().get(due_at=PAST + timedelta(days=1))
+        assert elsewhere(lambda: rows.fire("default")).result(60) == 0, "of those that are not locked"
+        assert elsewhere(relay(harness).run).result(60) == 4
+    assert harness.amounts("a") == [2, 3, 4, 5]
+    assert relay(harness).run() == 1
 
 
 def test_it_belongs_to_the_transaction(harness: Harness) -> None:
