@@ -153,3 +153,30 @@ def test_a_process_that_knew_a_deleted_topic_hides_no_queue_of_its_successor(
             transport.show("topic", 1, to_consumers=False)
         other.add_queues("topic", 2)
         assert [state.to_consumers for state in other.queues("topic").values()] == [True, True]
+
+
+@pytest.mark.parametrize("change", ["add queues", "delete"])
+def test_a_change_that_begins_after_a_deletion_does_not_hold_up_the_successor(
+    redis_url: str,
+    prefix: str,
+    client: redis.Redis,
+    transport: RedisStreamsTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+) -> None:
+    with closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)) as slow:
+        begin = slow._topics._begin
+
+        def begin_late(topic: str) -> int:
+            transport.delete_topic(topic, force=True)
+            return begin(topic)
+
+        monkeypatch.setattr(slow._topics, "_begin", begin_late)
+        with pytest.raises(TopicDeleted):
+            if change == "delete":
+                slow.delete_topic("topic", force=True)
+            else:
+                slow.add_queues("topic", QUEUES + 1)
+    transport.create_topic("topic", QUEUES)
+    assert not client.hexists(Keys(prefix).topic("topic"), "until"), "sends would wait for the end of the change"
+    assert transport.send("topic", {0: [b"b"]}) == {0: 1}
