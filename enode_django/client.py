@@ -82,6 +82,9 @@ def send_commands(
     """Send many commands at once, like `send_command`. An item is a command, or a pair of a command and its expected
     version. Commands of one aggregate arrive in this order.
 
+    All commands are read into memory and checked before the first is sent, whatever iterable they come from: send a
+    large number in portions.
+
     For example::
 
         send_commands([OpenAccount("ada", owner="Ada"), (Deposit("ada", amount=Decimal(5)), 1)])

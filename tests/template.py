@@ -123,15 +123,20 @@ def new_database(server: str, template: str = "template1") -> Iterator[str]:
 
 
 def migrate(server: str, name: str) -> None:
-    """Make one of the template's databases on the server with this URL, unless it has begun with it."""
+    """Make one of the template's databases on the server with this URL, unless it has begun with it. Block while
+    another process makes it. Until it is migrated it has another name, so that nobody copies an unfinished one."""
+    unfinished = f"{name}_unfinished"
     with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [unfinished])  # until the connection is closed
         if connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount:
             return
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    environment = {
-        **os.environ,
-        **ENVIRONMENTS[name],
-        "DATABASE_URL": urlunsplit(urlsplit(server)._replace(path=f"/{name}")),
-    }
-    done = warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=ROOT, env=environment, seconds=SECONDS)
-    assert done.returncode == 0, done.stderr
+        connection.execute(f"DROP DATABASE IF EXISTS {unfinished} WITH (FORCE)".encode())
+        connection.execute(f"CREATE DATABASE {unfinished}".encode())
+        environment = {
+            **os.environ,
+            **ENVIRONMENTS[name],
+            "DATABASE_URL": urlunsplit(urlsplit(server)._replace(path=f"/{unfinished}")),
+        }
+        done = warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=ROOT, env=environment, seconds=SECONDS)
+        assert done.returncode == 0, done.stderr
+        connection.execute(f"ALTER DATABASE {unfinished} RENAME TO {name}".encode())

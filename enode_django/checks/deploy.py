@@ -17,7 +17,7 @@ from enode_django import conf as settings
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf import groups
 from enode_django.equeue.broker.options import is_loopback, parse_location
-from enode_django.equeue.transport import TellsHazards
+from enode_django.equeue.transport import TellsHazards, Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import ConfigurationError
@@ -55,7 +55,7 @@ def _of_queue(on_answer: Callable[[], object]) -> Iterator[CheckMessage]:
         with closing(make_transport()) as transport:
             transport.topics()
             on_answer()
-            hazards = transport.hazards() if isinstance(transport, TellsHazards) else ()
+            hazards = _hazards(transport)
     except Exception as error:  # a driver of the project may raise anything
         yield _unusable(str(error) or type(error).__name__)
         return
@@ -65,6 +65,13 @@ def _of_queue(on_answer: Callable[[], object]) -> Iterator[CheckMessage]:
             hint="Configure it as the page on choosing a queue says, and use no cache for it; or silence the check.",
             id="enode_django.W037",
         )
+
+
+def _hazards(transport: Transport) -> Sequence[str]:
+    try:
+        return transport.hazards() if isinstance(transport, TellsHazards) else ()
+    except Exception as error:  # a driver of the project may raise anything
+        return [f"does not tell how it may lose messages ({type(error).__name__}: {error})"]
 
 
 def _unusable(failure: str) -> CheckMessage:

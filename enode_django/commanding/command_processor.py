@@ -398,13 +398,13 @@ class CommandProcessor:
             return self._postpone(slot, envelope, context, error, due)
         if not isinstance(error, SENDERS_ERRORS):
             logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
-        elif envelope.crash_handler:  # any other mistake is logged when its verdict counts
-            logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, error)
         self._clean(slot, envelope, context)
         record = crash_record(envelope, slot.aggregate, error, self._max_bytes) if envelope.crash_handler else None
-        if record is not None:
-            return Decision(DecisionKind.REFUSAL, slot.id, slot.epoch, envelope, slot.version, record)
-        return self._failed(slot, envelope, error, slot.version)
+        if record is None:  # a mistake is logged when its verdict counts
+            return self._failed(slot, envelope, error, slot.version)
+        if isinstance(error, SENDERS_ERRORS):
+            logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, error)
+        return Decision(DecisionKind.REFUSAL, slot.id, slot.epoch, envelope, slot.version, record)
 
     def _postpone(
         self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException, due: float

@@ -47,6 +47,8 @@ logger = logging.getLogger("enode_django.supervisor")
 
 LONGEST_JOB = 65_536
 """Bytes."""
+ANSWERS_WITHIN = 60.0
+"""The seconds that the template has to fork a child. It imports what the child needs first."""
 _NUMBER = struct.Struct("q")
 _CONNECTED = ("socket:", "anon_inode:")
 """Prefixes of link targets in ``/proc/self/fd``. Two processes must not share these files: sockets, event pollers."""
@@ -114,7 +116,7 @@ def _unpacked(data: bytes) -> Job:
 
 class TemplateChildren:
     """Forks the template at construction. ``others`` start a child that the template cannot fork, and all children
-    after the template's death."""
+    after the template's death. A template that hangs is killed."""
 
     def __init__(self, others: Children) -> None:
         self._others = others
@@ -135,6 +137,8 @@ class TemplateChildren:
             try:
                 return self._start(job)
             except (OSError, EOFError) as error:
+                if isinstance(error, TimeoutError):
+                    self._kill()
                 self._is_gone = not self._template.is_alive()  # one that is just dying is found dead at the next start
                 if self._is_gone:
                     logger.error(
@@ -163,6 +167,12 @@ class TemplateChildren:
         self._living = [*filter(ForkedChild.is_alive, self._living), process]
         return Started(process, ours, notes)
 
+    def _kill(self) -> None:
+        """End a template that hangs. Its children are let go, as after its death: it would not tell of their ends."""
+        logger.error("the process that forks workers has not answered for %g s; killing it", ANSWERS_WITHIN)
+        self._template.kill()
+        self._template.join()
+
     def close(self) -> None:
         try:
             end(self._living)
@@ -177,7 +187,10 @@ class ForkedChild:
     ``--reload`` the supervisor's thread watches it while the main thread waits for its end."""
 
     def __init__(self, status: Connection) -> None:
-        """Block until the template has forked the child. Raises `EOFError` if it cannot."""
+        """Block until the template has forked the child. Raises `EOFError` if it cannot, and `TimeoutError` if it does
+        not answer."""
+        if not status.poll(ANSWERS_WITHIN):
+            raise TimeoutError(f"no answer within {ANSWERS_WITHIN:g} s")
         self._status = status
         self._reading = threading.Lock()
         self.pid = self._read()

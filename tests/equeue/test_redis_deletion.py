@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -170,3 +170,33 @@ def test_a_process_that_knew_a_deleted_topic_hides_no_queue_of_its_successor(
             transport.show("topic", 1, to_consumers=False)
         other.add_queues("topic", 2)
         assert [state.to_consumers for state in other.queues("topic").values()] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda slow: slow.add_queues("topic", QUEUES + 1), id="add queues"),
+        pytest.param(lambda slow: slow.delete_topic("topic", force=True), id="delete"),
+    ],
+)
+def test_a_change_that_begins_after_a_deletion_does_not_hold_up_the_successor(
+    redis_url: str,
+    prefix: str,
+    client: redis.Redis,
+    transport: RedisStreamsTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[RedisStreamsTransport], object],
+) -> None:
+    with closing(RedisStreamsTransport(redis_url, prefix=prefix, timeout=60)) as slow:
+        begin = slow._topics._begin
+
+        def begin_late(topic: str) -> int:
+            transport.delete_topic(topic, force=True)
+            return begin(topic)
+
+        monkeypatch.setattr(slow._topics, "_begin", begin_late)
+        with pytest.raises(TopicDeleted):
+            change(slow)
+    transport.create_topic("topic", QUEUES)
+    assert not client.hexists(Keys(prefix).topic("topic"), "until"), "sends would wait for the end of the change"
+    assert transport.send("topic", {0: [b"b"]}) == {0: 1}

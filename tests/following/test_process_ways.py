@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import TestCase, override_settings
 
-from enode_django import try_command
+from enode_django import CancelDeadline, Deadline, try_command
 from enode_django.conf.groups import IMMEDIATE
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.registry import subscribers
@@ -30,7 +30,7 @@ from tests.following.auctions import (
     LotOpened,
     OpenLot,
 )
-from tests.following.processes import Placed, Remind, Sales, Ship
+from tests.following.processes import Paid, Patience, Placed, Remind, Sales, Ship
 from tests.outbox.harness import Harness as OutboxHarness
 
 CLOSED = LotClosed(winner="bob", bids=3)
@@ -60,6 +60,12 @@ def test_a_scenario_shows_state_and_commands() -> None:
 def test_in_a_scenario_an_early_event_waits() -> None:
     auction = given(Auctions, "lot").when(BidMade(lot="lot", amount=4), of="ann").then_waits().then_state(None)
     auction.when(LotOpened()).then_state(Auction(highest=4, winner="ann", bids=1))
+
+
+def test_a_scenario_shows_deadlines() -> None:
+    reminder = Remind("o1", why="not paid")
+    scenario = given(Patience, "o1").when(Placed(price=1)).then(Deadline("paid", reminder, after=3600))
+    scenario.when(Paid(order="o1", amount=1), of="p1").then(CancelDeadline("paid")).then_ended()
 
 
 def test_a_scenario_delivers_the_crash_of_a_command() -> None:

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from enode_django import CancelDeadline, Command, CommandCrashed, Deadline, DomainEvent, handles
+from enode_django import Command, CommandCrashed, DomainEvent, handles
 from enode_django.bus.command_bus import outbox_rows
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.eventing import checkpoints, process_rows, processes
@@ -24,7 +24,6 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.models import ProcessState, ScheduledCommand
 from enode_django.operating.correcting import handled_before
 from enode_django.operating.corrections import correct
-from enode_django.testing import given
 from tests.following.domain import Behaviour
 from tests.following.harness import Harness, stream_of
 from tests.following.processes import (
@@ -477,12 +476,6 @@ def test_a_deadline_belongs_to_the_key_and_is_written_with_the_state(harness: Ha
 def waiting_for() -> set[str]:
     """Return the aggregates of the commands that wait for their time."""
     return set(ScheduledCommand.objects.values_list("aggregate_root_id", flat=True))
-
-
-def test_a_scenario_shows_deadlines() -> None:
-    reminder = Remind("o1", why="not paid")
-    scenario = given(Patience, "o1").when(Placed(price=1)).then(Deadline("paid", reminder, after=3600))
-    scenario.when(Paid(order="o1", amount=1), of="p1").then(CancelDeadline("paid")).then_ended()
 
 
 def test_a_renamed_process_manager_keeps_its_states(harness: Harness) -> None:

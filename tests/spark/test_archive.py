@@ -152,8 +152,10 @@ def test_a_second_export_at_the_same_time_is_refused(
     spark: SparkSession, store: PostgresEventStore, tmp_path: Path
 ) -> None:
     files = files_at(spark, tmp_path)
-    with held("default", f"archive {files.root}"), pytest.raises(ArchiveBusy, match="is running"):
-        export(spark, tmp_path)
+    with held("default", f"archive {files.root}"):
+        for path in (f"{tmp_path}", f"{tmp_path}/", f"file:{tmp_path}"):
+            with pytest.raises(ArchiveBusy, match="is running"):
+                export_events(spark, path, silent)
     assert not list(tmp_path.iterdir())
 
 

@@ -136,6 +136,18 @@ def test_a_queue_that_answers_can_be_used_though_its_servers_do_not_tell_their_h
         assert check_queue(None) == []
 
 
+class Evasive(MemoryTransport):
+    def hazards(self) -> Sequence[str]:
+        raise PermissionError("INFO is forbidden")
+
+
+def test_a_queue_that_raises_when_asked_for_its_hazards_can_be_used() -> None:
+    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.Evasive"}}):
+        (message,) = check_queue(None)
+    assert message.id == "enode_django.W037"
+    assert "does not tell how it may lose messages (PermissionError: INFO is forbidden)" in message.msg
+
+
 def test_they_run_for_a_deployment_only() -> None:
     with override_settings(ENODE={"QUEUE": MEMORY}):
         assert "enode_django.W033" not in [message.id for message in run_checks()]

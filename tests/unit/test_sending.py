@@ -114,6 +114,13 @@ def users(transport: Shaky) -> list[str | None]:
     return [decode_metadata(decode_command(body).metadata).user for body in batch.bodies]
 
 
+def test_of_commands_with_a_wrong_one_at_the_end_none_is_sent() -> None:
+    transport = Shaky()
+    with use_bus(bus_on(transport)), pytest.raises(DefinitionError, match="is not a command"):
+        send_commands(one for one in (Add("x"), Add("y"), "z"))  # type: ignore[misc]
+    assert transport.topics() == []
+
+
 def test_after_three_tries_the_sender_is_told_to_try_again() -> None:
     transport = Shaky(failures=3)
     with use_bus(bus_on(transport)), pytest.raises(TransportUnavailable) as caught:

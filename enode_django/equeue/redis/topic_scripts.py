@@ -65,9 +65,12 @@ return {{now, redis.call('ZRANGEBYSCORE', KEYS[1], since, '+inf', 'WITHSCORES')}
 """)
 
 BEGIN = Script("""
--- KEYS: topic. ARGV: ms that the change may take. Returns its round, or 0 while another one is under way.
+-- KEYS: topic. ARGV: ms that the change may take. Returns its round, 0 while another one is under way, or false when
+-- there is no such topic: sends to the next one of that name would wait for the end of the change.
 local now = now()
-local other = redis.call('HGET', KEYS[1], 'until')
+local topic = redis.call('HMGET', KEYS[1], 'queues', 'until')
+if not topic[1] then return false end
+local other = topic[2]
 if other and tonumber(other) > now then return 0 end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[1]))

@@ -195,8 +195,14 @@ class RedisTopics:
         return self.read(topic)
 
     def _begin(self, topic: str) -> int:
+        return int(self._until(topic, lambda: self._begun(topic)))
+
+    def _begun(self, topic: str) -> int | None:
         keys, longest = (self._keys.topic(topic),), milliseconds(CHANGE_SECONDS)
-        return int(self._until(topic, lambda: self._connection.run(topic_scripts.BEGIN, keys, (longest,)) or None))
+        round_: int | None = self._connection.run(topic_scripts.BEGIN, keys, (longest,))
+        if round_ is None:
+            self.read(topic)  # raises, unless the topic has just been created again
+        return round_ or None
 
     def _check_no_backlog(self, known: Topic) -> None:
         groups = self.counting(known.name)

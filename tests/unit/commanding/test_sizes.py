@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
@@ -54,3 +56,14 @@ def test_handling_leaves_off_when_there_is_enough_to_store() -> None:
     assert [entry.record.version for entry in entries if entry.record is not None] == [2, 3, 4]
     rest = worker.processor.handle(envelopes[len(entries) :])
     assert [entry.record.version for entry in rest if entry.record is not None] == list(range(5, 12))
+
+
+def test_a_mistake_whose_crash_is_too_large_for_its_process_manager_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = Worker(MemoryEventStore(), max_bytes=LIMIT)
+    (envelope,) = worker.send(Add("missing", amount=1))
+    envelope.crash_handler, envelope.body = "some.process", bytes(LIMIT)
+    worker.settle()
+    assert "cannot be told to some.process" in caplog.text
+    assert caplog.text.count(f"{envelope.id!r} failed") == 1

@@ -193,6 +193,23 @@ def test_without_its_template_a_child_is_let_go_and_others_start_the_next(
     assert others.asked == ["two"]
 
 
+def test_a_template_that_hangs_is_killed_and_others_start_the_child(
+    children: TemplateChildren, others: NoOthers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
+    assert children._template.pid is not None
+    os.kill(children._template.pid, signal.SIGSTOP)
+    monkeypatch.setattr(template, "ANSWERS_WITHIN", 0.05)
+    with pytest.raises(InterruptedError):
+        children.start(Job("two", echo, ("",)))
+    assert others.asked == ["two"]
+    assert "has not answered for 0.05 s" in caplog.text
+    assert not children._template.is_alive()
+    process.join(SOON)
+    assert process.exitcode == UNKNOWN_STATUS, "a template that hangs would never tell that its children have ended"
+    connection.send_bytes(b"")
+
+
 def test_what_cannot_be_imported_is_left_to_others(children: TemplateChildren, others: NoOthers) -> None:
     with pytest.raises(InterruptedError):
         children.start(Job("one", echo, ("",), imports=["enode_django.no_such_module"]))
