@@ -47,8 +47,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "enode_django", source / "enode_django", ignore=shutil.ignore_patterns("__pycache__"))
-    pip_wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip_wheel, "--wheel-dir", source, source], check=True)
+    # As pip does it, without pip, which takes longer than the build.
+    build = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", build, source], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     (built,) = source.glob("*.whl")
     return built
 
