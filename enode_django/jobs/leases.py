@@ -6,6 +6,7 @@ its run, so a run that has lost its lease changes nothing.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
@@ -22,6 +23,8 @@ from enode_django.models import Job, JobState
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
+
+logger = logging.getLogger("enode_django.jobs")
 
 _CONSTRAINT = "enode_job_running"
 _RAN_OUT = Q(lease_until__lte=Now())
@@ -82,6 +85,7 @@ def _end_left(alias: str, kind: str, name: str) -> None:
             task_id=held.task_id,
         )
     running.update(state=JobState.FAILED, finished_at=Now(), error=_TEXT_OF_RAN_OUT)
+    logger.warning("job %s (%s of %r): %s; another run takes over", held.pk, kind, name, _TEXT_OF_RAN_OUT)
 
 
 def was_alive(job_id: int) -> bool:

@@ -437,7 +437,7 @@ def test_of_two_processes_one_gets_it_and_the_other_when_that_has_ended() -> Non
     assert [row.state for row in Job.objects.order_by("pk")] == ["succeeded"] * 2
 
 
-def test_after_a_kill_the_work_is_free_when_the_lease_has_run_out() -> None:
+def test_after_a_kill_the_work_is_free_when_the_lease_has_run_out(caplog: pytest.LogCaptureFixture) -> None:
     with Holder(NAME, lease=30) as holder:
         assert holder.first == HELD
         holder.kill()
@@ -448,6 +448,7 @@ def test_after_a_kill_the_work_is_free_when_the_lease_has_run_out() -> None:
     killed, won = Job.objects.order_by("pk")
     assert (killed.state, killed.error, won.state) == ("failed", "its lease ran out", "succeeded")
     assert won.started_at >= killed.lease_until
+    assert f"job {killed.pk} ({KIND} of {NAME!r}): its lease ran out; another run takes over" in caplog.messages
 
 
 def test_a_process_that_stood_still_finds_itself_fenced_off() -> None:
