@@ -29,6 +29,9 @@ REAL_QUEUE = {"SEND_IN_TESTS": True}
 QUICK_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 """Django's documentation recommends it for tests. The default hasher takes a third of a second for each password."""
 
+QUICK_SESSIONS = "django.contrib.sessions.backends.signed_cookies"
+"""A session in a table takes four statements at the login of each client, and one of each page."""
+
 AnyServer = TypeVar("AnyServer", bound=Server)
 
 
@@ -78,6 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.DATABASES["default"]["TEST"] = {"TEMPLATE": OWN, "MIGRATE": False}
     settings.ENODE = {**settings.ENODE, **REAL_QUEUE}
     settings.PASSWORD_HASHERS = QUICK_HASHERS
+    settings.SESSION_ENGINE = QUICK_SESSIONS
 
 
 def pytest_unconfigure() -> None:
