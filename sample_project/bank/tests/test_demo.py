@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -245,32 +247,25 @@ def services(postgres_url: str, private_broker: Broker) -> Iterator[Mapping[str,
 
 
 @contextlib.contextmanager
-def running_demo(environment: Mapping[str, str], *arguments: str, command: str = "bankdemo") -> Iterator[warm.Started]:
+def running_demo(
+    environment: Mapping[str, str], *arguments: str, command: str = "bankdemo"
+) -> Iterator[subprocess.Popen[str]]:
     """Run the demo in a new session, whose remaining processes are killed at the end."""
-    process = warm.start(
-        ["manage.py", command, *arguments], cwd=settings.BASE_DIR, env=environment, start_new_session=True
-    )
-    assert process.stdout is not None
-    with process.stdout:
+    with subprocess.Popen(
+        [sys.executable, "manage.py", command, *arguments],
+        cwd=settings.BASE_DIR,
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
         try:
             yield process
         finally:
             for pid in session_members(process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            process.wait(60)
-
-
-def end_of(demo: warm.Started, seconds: float) -> str:
-    """Wait for the end of the demo, and return what it prints until then."""
-    assert demo.stdout is not None
-    output, shown = demo.stdout, list[str]()
-    reader = threading.Thread(target=lambda: shown.append(output.read()), daemon=True)
-    reader.start()  # a full pipe would stop the demo
-    demo.wait(seconds)
-    reader.join(seconds)
-    assert not reader.is_alive(), "its processes have ended their output"
-    return shown[0]
 
 
 def session_members(session: int) -> list[int]:
@@ -320,7 +315,7 @@ def test_money_is_conserved_in_two_shards_though_workers_are_killed(
                 for ended in (1, 25, 50, 75):
                     wait_until(partial(have_ended, demo, [first, second], ended), f"the end of {ended} transfers", 120)
                     kill_oldest_worker(demo.pid)
-            shown = end_of(demo, 200)
+            shown, _ = demo.communicate(timeout=200)
             assert demo.returncode == 0, shown
             wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
         for text in ("Verified in the database", "throughput", "150 commands in", "bank.AccountSummaries"):
@@ -344,7 +339,7 @@ def kill_oldest_worker(demo: int) -> None:
             os.kill(min(found)[1], signal.SIGKILL)
 
 
-def have_ended(demo: warm.Started, shards: Sequence[Database], transfers: int) -> bool:
+def have_ended(demo: subprocess.Popen[str], shards: Sequence[Database], transfers: int) -> bool:
     return sum(map(ended_transfers, shards)) >= transfers or demo.poll() is not None
 
 
@@ -381,8 +376,8 @@ def test_control_c_ends_a_demo_that_waits_for_processors(services: Mapping[str, 
         assert_ended(demo, 130)
 
 
-def assert_ended(demo: warm.Started, status: int) -> None:
-    shown = end_of(demo, 120)
+def assert_ended(demo: subprocess.Popen[str], status: int) -> None:
+    shown, _ = demo.communicate(timeout=120)
     assert demo.returncode == status, shown
     assert "Traceback" not in shown
     wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
