@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -68,15 +69,23 @@ class Producers:
             self._processes.append((process, theirs))
 
     def __enter__(self) -> Producers:
-        # Children inherit ignored signals, and Ctrl-C reaches the whole process group.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self._start_processes()
+        except BaseException:  # Ctrl-C, too
+            self.__exit__()
+            raise
+        return self
+
+    def _start_processes(self) -> None:
+        resource_tracker.ensure_running()  # else starting a process does it, and unblocks the signal on the way
+        # Children inherit blocked signals, and Ctrl-C reaches the whole process group. This process gets it afterwards.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for process, theirs in self._processes:
                 process.start()
                 theirs.close()
         finally:
-            signal.signal(signal.SIGINT, before)
-        return self
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __exit__(self, *exception: object) -> None:
         for connection in self._connections:

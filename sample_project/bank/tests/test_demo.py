@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from http.cookiejar import CookieJar
+from multiprocessing.process import BaseProcess
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, build_opener
@@ -33,6 +34,7 @@ from enode_django.history import events_of
 from enode_django.models import EventStream
 from enode_django.testing import inline
 from sample_project.bank.demo.figures import COMPLETED_AT_VERSION, count_transfers, measure, percentile
+from sample_project.bank.demo.producers import Producers
 from sample_project.bank.demo.read_models import read_model_problems
 from sample_project.bank.demo.streams import stored_records
 from sample_project.bank.demo.verification import Verification
@@ -361,6 +363,21 @@ def test_a_signal_ends_the_demo_and_all_it_started(services: Mapping[str, str]) 
             wait_until(lambda: has_rows(database), "the first stored movements", 120)
         os.killpg(demo.pid, signal.SIGTERM)
         assert_ended(demo, 143)
+
+
+def test_control_c_while_producers_start_is_raised_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    producers = Producers(Workload(run="r", accounts=1, commands=1, producers=1))
+    ((process, _),) = producers._processes
+    start = BaseProcess.start
+
+    def start_interrupted(process: BaseProcess) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        start(process)
+
+    monkeypatch.setattr(BaseProcess, "start", start_interrupted)
+    with pytest.raises(KeyboardInterrupt), producers:
+        pass
+    assert process.exitcode is not None, "it was started, and has ended"
 
 
 @pytest.mark.acceptance
