@@ -68,9 +68,16 @@ def _check_id(value: str) -> None:
         raise ValidationError(str(error), code="invalid") from error
 
 
+class _Token(forms.CharField):
+    """Says nothing about the form: each page has another one. So an empty form of a formset counts as unchanged."""
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return False
+
+
 def _hidden() -> dict[str, forms.Field]:
     return {
-        TOKEN: forms.CharField(required=False, widget=forms.HiddenInput),
+        TOKEN: _Token(required=False, widget=forms.HiddenInput),
         EXPECTED: forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput),
     }
 
@@ -140,7 +147,12 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         except BadSignature:
             raise ValidationError(_OUT_OF_DATE, code="out_of_date") from None
 
-    def _post_clean(self) -> None:
+    def full_clean(self) -> None:
+        super().full_clean()
+        if self.is_bound and not (self.empty_permitted and not self.has_changed()):
+            self._make_command()
+
+    def _make_command(self) -> None:
         if self.errors:
             if self.errors.keys() & {TOKEN, EXPECTED}:
                 self._renew()  # users cannot correct hidden fields

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+from django.forms import formset_factory
 from django.http import QueryDict
 from django.test import override_settings
 
@@ -251,3 +253,21 @@ def test_a_form_without_a_command_says_so() -> None:
 
     with pytest.raises(DefinitionError, match=r"Empty has no command; write it into its class Meta"):
         Empty({})
+
+
+def sent_of(formset: Any, **entered: str) -> dict[str, str]:
+    """Return what a browser sends: the hidden fields of each form of the page, and what was entered."""
+    return {**dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]+)"', str(formset))), **entered}
+
+
+def test_a_form_of_a_formset_that_stays_empty_makes_no_command(bus: InlineCommandBus) -> None:
+    make = partial(formset_factory(TakeForm, extra=2), form_kwargs={"aggregate_root_id": "jar"})
+    formset = make(sent_of(make(), **{"form-0-coins": "3"}))
+    assert formset.is_valid(), formset.errors
+    filled = [form for form in formset if form.has_changed()]
+    assert [form.command().coins for form in filled] == [3]
+    for form in filled:
+        form.execute()
+    assert versions(bus) == [1, 2]
+    with pytest.raises(ValueError, match="is not valid"):
+        formset.forms[1].command()
