@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models.functions import Now
@@ -108,8 +110,24 @@ class OperatorAction(models.Model):
         return f"{self.action} of {self.object_id} by {self.operator}"
 
 
-class Topic(models.Model):
-    """A topic of the queue. It has no table; the class exists for its pages and permissions in the admin."""
+class NoRows(models.Manager[Any]):
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().none()
+
+
+class WithoutTable(models.Model):
+    """The base of models that exist for their pages and permissions in the admin. They have no table and no rows, so
+    ``dumpdata`` passes over them."""
+
+    objects = NoRows()
+
+    class Meta:
+        abstract = True
+        base_manager_name = "objects"  # of ``dumpdata --all``
+
+
+class Topic(WithoutTable):
+    """A topic of the queue."""
 
     name = models.CharField("name", max_length=255, primary_key=True)
 
@@ -123,8 +141,8 @@ class Topic(models.Model):
         return self.name
 
 
-class Subscriber(models.Model):
-    """A projection, process manager or event handler group. It has no table, like `Topic`."""
+class Subscriber(WithoutTable):
+    """A projection, process manager or event handler group."""
 
     name = models.CharField("name", max_length=255, primary_key=True)
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.core import serializers
+from django.core.management import call_command
 from django.core.management.color import no_style
 from django.db import IntegrityError, connection, models, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
+from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import EventCorrection, EventStream, StoreGeneration
 from enode_django.operations import ProtectHistory
@@ -84,6 +87,17 @@ def test_fixtures_are_dumped_and_loaded(row: EventStream) -> None:
     for loaded in serializers.deserialize("json", dumped):
         loaded.save()
     assert [each.version for each in EventStream.objects.order_by("pk")] == [1, None]
+
+
+@pytest.mark.parametrize("options", [[], ["--all"]], ids=["default managers", "base managers"])
+def test_the_app_is_dumped_by_the_command_and_loaded(row: EventStream, options: list[str], tmp_path: Path) -> None:
+    """Models without a table, such as topics, are passed over."""
+    file = str(tmp_path / "app.json")
+    call_command("dumpdata", "enode_django", *options, output=file)
+    EventStream.unprotected.all().delete()
+    call_command("loaddata", file, verbosity=0)
+    assert [each.version for each in EventStream.objects.order_by("pk")] == [1, None]
+    assert [each.outcome for each in PostgresEventStore().append([stream("a", 2)])] == [Outcome.STORED]
 
 
 # -- in the database --------------------------------------------------------------------------------------------------
