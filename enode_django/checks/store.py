@@ -7,14 +7,14 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, models, router
+from django.db import DatabaseError, connections, models, router
 from psycopg import IsolationLevel
 
 from enode_django import conf as settings
 from enode_django.databases import execute
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import ConfigurationError, ShardMismatch, StoreUnavailable
-from enode_django.models import EventStream
+from enode_django.models import Checkpoint, EventStream
 
 _READ_COMMITTED = "read committed"
 
@@ -47,6 +47,7 @@ def _databases() -> Iterator[CheckMessage]:
                 id="enode_django.E006",
             )
     yield from _routes(aliases)
+    yield from _tables_beside_the_store()
 
 
 def is_wrong_store(alias: str) -> bool:
@@ -59,15 +60,29 @@ def _are_names(value: object) -> bool:
 
 
 def _routes(aliases: Sequence[str]) -> Iterator[CheckMessage]:
-    """Warn if a router is missing: Django would migrate every table in every database, and read the store's tables from
-    the default one."""
+    """Warn if a router is missing: Django would migrate every table in every database, and read them from the default
+    one."""
     wrong = [alias for alias in aliases if not _migrates(alias, "eventstream")]
-    wrong += [alias for alias in aliases if alias != DEFAULT_DB_ALIAS and _migrates(alias, "checkpoint")]
+    wrong += [alias for alias in aliases if alias != router.db_for_read(Checkpoint) and _migrates(alias, "checkpoint")]
     if wrong:
         yield Warning(
             f"Tables of the event store, or others, would be migrated to the wrong databases: {', '.join(wrong)}.",
             hint="Add 'enode_django.routers.EventStoreRouter' to DATABASE_ROUTERS, before routers of your own.",
             id="enode_django.W021",
+        )
+
+
+def _tables_beside_the_store() -> Iterator[CheckMessage]:
+    """Report that `migrate` would make the tables of subscribers and jobs in another database than PostgreSQL."""
+    alias = router.db_for_read(Checkpoint)
+    has_tables = bool(settings.conf().EVENT_STORE.tables_in)
+    if has_tables and connections[alias].vendor != "postgresql" and not is_wrong_store(alias):
+        yield Error(
+            f"The tables of enode_django that are not the event store's are in the database {alias!r}, which is "
+            f"{connections[alias].vendor}; they must be in PostgreSQL.",
+            hint="Let a router of yours send the app 'enode_django', and the apps with projections, to a PostgreSQL "
+            "database. If that is the event store's, too, 'enode_django.routers.EventStoreRouter' is not needed.",
+            id="enode_django.E038",
         )
 
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from django.apps import apps
-from django.db import connections
+from django.db import connections, models
+from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test import override_settings
 
 from enode_django.checks.store import check_store
@@ -56,3 +60,42 @@ def test_a_store_apart_without_its_router_is_reported(monkeypatch: pytest.Monkey
         assert [message.id for message in check_store(None)] == ["enode_django.W021"]
         with override_settings(DATABASE_ROUTERS=["enode_django.routers.EventStoreRouter"]):
             assert check_store(None) == []
+
+
+class AppRouter:
+    """Sends all of this app to a database of its own, as the example of Django's documentation does."""
+
+    def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
+        return "events" if model._meta.app_label == "enode_django" else None
+
+    db_for_write = db_for_read
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
+        return (db == "events") == (app_label == "enode_django")
+
+
+@pytest.fixture
+def sqlite_by_default() -> Iterator[None]:
+    """A project whose default database is another one, and is never asked here, and PostgreSQL for the events."""
+    postgres = connections["default"]
+    sqlite = DatabaseWrapper({**postgres.settings_dict, "ENGINE": "django.db.backends.sqlite3"}, "default")
+    connections["events"], connections["default"] = postgres, sqlite
+    known = connections.settings
+    connections.settings = {**known, "events": known["default"]}
+    try:
+        with stored_in("events"):
+            yield
+    finally:
+        connections["default"], connections.settings = postgres, known
+        del connections["events"]
+
+
+@pytest.mark.parametrize(
+    ("router", "reported"),
+    [(f"{__name__}.AppRouter", []), ("enode_django.routers.EventStoreRouter", ["enode_django.E038"])],
+)
+def test_a_project_on_another_database_sends_the_whole_app_to_postgresql(
+    sqlite_by_default: None, router: str, reported: list[str]
+) -> None:
+    with override_settings(DATABASE_ROUTERS=[router]):
+        assert [message.id for message in check_store(None)] == reported
