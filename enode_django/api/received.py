@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 from django.db import connections, router
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from enode_django.api.problems import Problem, invalid_parameter
@@ -74,9 +75,13 @@ def receive(command: Command, content: Any, user: str) -> None:
         raise _other_content()
 
 
+def _rows() -> QuerySet[ReceivedCommand]:
+    """Return the received commands of the database for writes, since a replica may lag."""
+    return ReceivedCommand.objects.using(router.db_for_write(ReceivedCommand))
+
+
 def _find(id: str) -> ReceivedCommand | None:
-    """Return the row of a received command. It is read from the database for writes, since a replica may lag."""
-    return ReceivedCommand.objects.using(router.db_for_write(ReceivedCommand)).filter(command_id=id).first()
+    return _rows().filter(command_id=id).first()
 
 
 def _digest(content: Any) -> bytes:
@@ -123,15 +128,13 @@ def _other_content() -> Problem:
 
 
 def is_pending(id: str, user: str) -> bool:
-    return ReceivedCommand.objects.filter(command_id=id, user=user).exists()
+    return _rows().filter(command_id=id, user=user).exists()
 
 
 def prune() -> int:
     """Delete up to `_PRUNED_AT_ONCE` keys that are older than ``KEY_RETENTION``. Return the number deleted. Called
     after every `_EVERY` new keys, so that old ones do not pile up."""
     before = timezone.now() - timedelta(seconds=conf().API.KEY_RETENTION)
-    old = ReceivedCommand.objects.filter(received_at__lt=before).order_by("received_at")
-    deleted, _ = ReceivedCommand.objects.filter(
-        pk__in=list(old.values_list("pk", flat=True)[:_PRUNED_AT_ONCE])
-    ).delete()
+    old = _rows().filter(received_at__lt=before).order_by("received_at")
+    deleted, _ = _rows().filter(pk__in=list(old.values_list("pk", flat=True)[:_PRUNED_AT_ONCE])).delete()
     return deleted

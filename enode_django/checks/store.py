@@ -63,7 +63,7 @@ def _routes(aliases: Sequence[str]) -> Iterator[CheckMessage]:
     """Warn if a router is missing: Django would migrate every table in every database, and read them from the default
     one."""
     wrong = [alias for alias in aliases if not _migrates(alias, "eventstream")]
-    wrong += [alias for alias in aliases if alias != router.db_for_read(Checkpoint) and _migrates(alias, "checkpoint")]
+    wrong += [alias for alias in aliases if alias != router.db_for_write(Checkpoint) and _migrates(alias, "checkpoint")]
     if wrong:
         yield Warning(
             f"Tables of the event store, or others, would be migrated to the wrong databases: {', '.join(wrong)}.",
@@ -74,7 +74,7 @@ def _routes(aliases: Sequence[str]) -> Iterator[CheckMessage]:
 
 def _tables_beside_the_store() -> Iterator[CheckMessage]:
     """Report that `migrate` would make the tables of subscribers and jobs in another database than PostgreSQL."""
-    alias = router.db_for_read(Checkpoint)
+    alias = router.db_for_write(Checkpoint)
     has_tables = bool(settings.conf().EVENT_STORE.tables_in)
     if has_tables and connections[alias].vendor != "postgresql" and not is_wrong_store(alias):
         yield Error(

@@ -71,8 +71,9 @@ def patience() -> timedelta:
 
 
 def newest_reports() -> Sequence[Any]:
-    """Return the last report of each supervisor that has reported recently. ``age`` is by the database's clock."""
-    reports = ProcessorReport.objects.using(router.db_for_read(ProcessorReport))
+    """Return the last report of each supervisor that has reported recently. ``age`` is by the database's clock. They
+    are read from the database for writes, since on a replica that lags a supervisor seems silent."""
+    reports = ProcessorReport.objects.using(router.db_for_write(ProcessorReport))
     recent = reports.filter(reported_at__gt=Now() - max(SHOWN, 2 * patience()))
     newest = recent.order_by("supervisor", "-reported_at").distinct("supervisor")
     return list(newest.annotate(age=ExpressionWrapper(Now() - F("reported_at"), DurationField())))

@@ -9,9 +9,12 @@ from django.db import connections, models
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test import override_settings
 
+from enode_django.api.received import is_pending, prune, receive
 from enode_django.checks.store import check_store
 from enode_django.models import Checkpoint, EventStream, Snapshot
+from enode_django.monitoring.processors import newest_reports
 from enode_django.routers import STORE_MODELS, EventStoreRouter
+from sample_project.bank.domain import OpenAccount
 
 ROUTER = EventStoreRouter()
 
@@ -99,3 +102,19 @@ def test_a_project_on_another_database_sends_the_whole_app_to_postgresql(
 ) -> None:
     with override_settings(DATABASE_ROUTERS=[router]):
         assert [message.id for message in check_store(None)] == reported
+
+
+class ReplicaForReads:
+    """Sends reads to a replica, as projects with one do. There is none here, so each use of it fails."""
+
+    def db_for_read(self, model: type[models.Model], **hints: Any) -> str:
+        return "replica"
+
+
+@pytest.mark.django_db
+@override_settings(DATABASE_ROUTERS=[f"{__name__}.ReplicaForReads"])
+def test_what_must_be_up_to_date_is_not_read_from_a_replica() -> None:
+    receive(OpenAccount("ada", id="c", owner="Ada"), {}, user="7")
+    assert is_pending("c", "7")
+    assert prune() == 0
+    assert newest_reports() == []
