@@ -28,7 +28,7 @@ TESTS = tuple(
     f"tests/{name}"
     for name in (
         *("unit", "races", "models", "properties", "contracts", "unique", "outbox", "scheduling", "immediate"),
-        *("following", "snapshots", "integration", "docs"),
+        *("following", "snapshots", "history", "observing", "integration", "docs"),
     )
 )
 """The directories of fast tests. Acceptance tests are left out: coverage does not see the processes that they start."""
@@ -113,11 +113,11 @@ def _replaced(source: str, node: ast.AST, text: str) -> str:
     return b"".join([*lines[:first], begin, text.encode(), end, *lines[last + 1 :]]).decode()
 
 
-def sample(root: Path, count: int, seed: int) -> list[Mutant]:
-    files = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
+def sample(root: Path, packages: Sequence[str], count: int, seed: int) -> list[Mutant]:
+    files = sorted(path for package in packages for path in (root / package).rglob("*.py"))
     found = [mutant for path in files for mutant in mutants_of(str(path.relative_to(root)), path.read_text())]
     chosen = random.Random(seed).sample(range(len(found)), min(count, len(found)))
-    print(f"{len(found)} places to change in {', '.join(PACKAGES)}; {len(chosen)} of them by seed {seed}")
+    print(f"{len(found)} places to change in {', '.join(packages)}; {len(chosen)} of them by seed {seed}")
     return [found[number] for number in sorted(chosen)]
 
 
@@ -127,8 +127,9 @@ def sample(root: Path, count: int, seed: int) -> list[Mutant]:
 class Tests:
     """The tests of one checkout, and the lines that each of them executes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, packages: Sequence[str]) -> None:
         self._root = root
+        self._packages = packages
         self._names = [name for name in TESTS if (root / name).exists()]
         self._lines: dict[str, dict[int, list[str]]] = {}
         self._failing: set[str] = set()
@@ -136,7 +137,7 @@ class Tests:
     def learn(self) -> None:
         """Run all tests with coverage. Tests that fail without a change are not used: coverage takes time and
         memory."""
-        options = [f"--cov={package}" for package in PACKAGES] + ["--cov-context=test", "--cov-report=", "-rfE"]
+        options = [f"--cov={package}" for package in self._packages] + ["--cov-context=test", "--cov-report=", "-rfE"]
         command = [*PYTEST, *options, *self._names]
         done = subprocess.run(command, cwd=self._root, check=False, capture_output=True, text=True)
         self._failing = {
@@ -195,16 +196,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sample", type=int, default=150, help="how many changes are tried")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--commit", default="HEAD")
+    parser.add_argument("--packages", nargs="+", default=PACKAGES, help="where changes are tried")
     parser.add_argument("--json", type=Path, help="a file for what became of each")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="enode-mutants-") as directory, embedded_services():
         root = Path(directory).resolve() / "checkout"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", root, options.commit], check=True)
         try:
-            tests = Tests(root)
+            tests = Tests(root, options.packages)
             tests.learn()
             survivors, results = [], []
-            mutants = sample(root, options.sample, options.seed)
+            mutants = sample(root, options.packages, options.sample, options.seed)
             for number, mutant in enumerate(mutants, 1):
                 noticed = tests.notice(mutant)
                 results.append({"mutant": str(mutant), "noticed": noticed, "tests": len(tests.over(mutant))})
