@@ -89,7 +89,7 @@ def check_decimal(value: Any) -> Decimal:
         raise mismatch("Decimal", value)
     if value.is_nan():
         raise InvalidField(f"{value!r} is not a number that can be stored; use None for an unknown value")
-    return value if type(value) is Decimal else Decimal(value)
+    return Decimal(value)
 
 
 def _check_datetime(value: Any) -> datetime:

@@ -234,7 +234,11 @@ def test_values_are_brought_to_normal_form() -> None:
     class Text(str):
         pass
 
+    class Money(Decimal):
+        pass
+
     assert type(field_type(str).check(Text("x"))) is str
+    assert type(field_type(Decimal).check(Money("1.50"))) is Decimal
     assert field_type(float).check(3) == 3.0
     assert type(field_type(float).check(3)) is float
     at = datetime.fromisoformat("2020-06-01T12:00:00+02:00")
