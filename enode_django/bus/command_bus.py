@@ -38,6 +38,9 @@ from enode_django.telemetry.tracing import current_tracing
 SEND_TRIES = 3
 MOST_SENDS = 64
 """The most threads that send commands whose senders wait for an answer. Further commands wait for a thread."""
+MOST_WAITING = 50_000
+"""The most commands that wait for one of these threads, each with about 5 KB. They stay when their senders give up, so
+there would be ever more while the queue does not answer."""
 
 CrashHandler = Callable[[Command], str]
 """Return the name of the process manager that handles the crash of a command; empty if none does."""
@@ -266,17 +269,25 @@ class QueueCommandBus:
         connection.
 
         The answer may come before the queue has confirmed the command, and is valid then. Giving up does not keep the
-        command from being sent.
+        command from being sent. Raises `TransportUnavailable` above `MOST_WAITING`.
         """
         deadline = time.monotonic() + timeout
         wait = self._replies.expect(_key(command), awaited)
         try:
+            self._check_room()
             ask = partial(self._ask, command, metadata, awaited is not None, expected_version, deadline)
             sending = self._threads.start(ask)
             sending.add_done_callback(wait.take_sent)
             yield wait, sending
         finally:
             self._replies.forget(_key(command), wait)
+
+    def _check_room(self) -> None:
+        if self._threads.waiting >= MOST_WAITING:
+            raise TransportUnavailable(
+                f"{MOST_WAITING} commands of this process wait to be sent, as many as may; see that the queue is "
+                "running, and send this one again later"
+            )
 
     def close(self) -> None:
         self._threads.close()

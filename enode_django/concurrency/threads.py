@@ -81,6 +81,12 @@ class CallingThreads:
             executor = self._executors.setdefault(pid, made)
         return executor.submit(contextvars.copy_context().run, call)
 
+    @property
+    def waiting(self) -> int:
+        """Return the number of calls of this process that wait for a thread."""
+        executor = self._executors.get(os.getpid())
+        return 0 if executor is None else executor._work_queue.qsize()
+
     def close(self) -> None:
         """Refuse new calls and cancel queued ones. Running calls end by themselves."""
         executor = self._executors.get(os.getpid())

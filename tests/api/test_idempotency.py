@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -14,7 +15,7 @@ from django.db.models import F
 from django.test import override_settings
 
 from enode_django import execute_command, metadata
-from enode_django.api.received import prune
+from enode_django.api.received import prune, prunes
 from enode_django.ids import id_of_key
 from enode_django.models import EventStream, ReceivedCommand
 from enode_django.testing.inline import InlineCommandBus
@@ -130,6 +131,14 @@ def test_keys_are_pruned_as_others_come(sender: Caller, monkeypatch: pytest.Monk
     ReceivedCommand.objects.update(received_at=F("received_at") - timedelta(days=8))
     sender.send(*DEPOSIT, key="new")
     assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == [id_of_key(sender.key, "new")]
+
+
+def test_keys_are_pruned_however_few_each_process_gets(sender: Caller) -> None:
+    sender.send(*DEPOSIT, key="old")
+    ReceivedCommand.objects.update(received_at=F("received_at") - timedelta(days=8))
+    pruning = next(key for key in map(str, itertools.count()) if prunes(id_of_key(sender.key, key)))
+    sender.send(*DEPOSIT, key=pruning)
+    assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == [id_of_key(sender.key, pruning)]
 
 
 @pytest.mark.parametrize("key", ["x" * 256, '"' + "x" * 256 + '"', '""'])

@@ -11,15 +11,18 @@ from typing import Self
 
 
 class OutdatedNode:
-    """Answers every request for the map of slots with one owner, the port ``owner`` of this machine. ``asked`` counts
-    these requests."""
+    """Answers every request for the map of slots with one owner, the port ``owner`` of this machine, until `tell` names
+    another one. ``asked`` counts these requests."""
 
     def __init__(self, owner: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._map = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % owner
+        self.tell(owner)
         self._clients: list[socket.socket] = []
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.asked = 0
+
+    def tell(self, owner: int) -> None:
+        self._map = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % owner
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True, name="outdated node").start()
@@ -46,7 +49,7 @@ class OutdatedNode:
                 words = [self._word(stream) for _ in range(int(line[1:]))]
                 is_map = b" ".join(words).upper() == b"CLUSTER SLOTS"
                 self.asked += is_map
-                stream.write(self._map if is_map else b"+OK\r\n")
+                stream.write(self._map if is_map else b"+PONG\r\n" if words[0].upper() == b"PING" else b"+OK\r\n")
                 stream.flush()
 
     @staticmethod

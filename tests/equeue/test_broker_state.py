@@ -374,6 +374,8 @@ def test_a_deleted_topic_stays_deleted_and_a_later_one_has_only_its_own_messages
     if checkpointed:
         first.state.checkpoint()
     second = opened()
+    assert files[0].path.parent.parent.name == "orders"
+    assert [*files[0].path.parent.parent.parent.iterdir()] == [files[0].path.parent.parent.with_name("others")]
     with pytest.raises(TopicDeleted):
         second.state.bounds("orders")
     assert (second.state.consumed("orders", 0) or 0) > 4, "it holds back no file"

@@ -7,6 +7,7 @@ import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -191,6 +192,12 @@ class Queues:
         for path in self._directory.glob("*/*/*.index"):
             if path not in known:
                 path.unlink(missing_ok=True)
+
+    def delete_empty_directories(self) -> None:
+        """Delete the directories of deleted queues and topics. Call this while no thread may write to them."""
+        for directory in (*self._directory.glob("*/*"), *self._directory.glob("*")):
+            with suppress(OSError):  # it is not empty
+                directory.rmdir()
 
     def _new(self, topic: str, queue: int, end: int = 0, segments: list[Segment] | None = None) -> QueueIndex:
         directory_name(topic)

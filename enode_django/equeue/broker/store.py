@@ -144,6 +144,7 @@ class MessageStore:
         renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.reader.damaged)
         self._log.skip_to(checkpoint.position)
         self.queues.load_newest()
+        self.queues.delete_empty_directories()
         self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
         self._checkpointed, self._is_first = checkpoint.position, known is None
         if known is not None and rebuilt:

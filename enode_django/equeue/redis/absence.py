@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Collection
 from functools import partial
 
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
@@ -43,16 +44,23 @@ class AbsentNodes:
         with self._lock:
             if node in self._nodes:
                 return
+            self._nodes.add(node)  # first: its thread ends once it is removed
             probe = partial(self._probe, node, self._closed)
             try:
                 Threads(lambda _: self._remove(node)).start(f"equeue-probe-{node.name}", probe)
             except RuntimeError as error:  # too many threads, or the interpreter ends
+                self._nodes.discard(node)
                 logger.warning(
                     "redis at %s does not answer (%s), and no thread can watch it: %s", node.name, reason, error
                 )
                 return
-            self._nodes.add(node)
         logger.warning("redis at %s does not answer (%s); its queues wait until it does", node.name, reason)
+
+    def keep(self, nodes: Collection[Node]) -> None:
+        """Forget all other nodes. Their threads end soon."""
+        self._check_process()
+        with self._lock:
+            self._nodes.intersection_update(nodes)
 
     def close(self) -> None:
         """End the threads, and count all nodes as present."""
@@ -68,7 +76,7 @@ class AbsentNodes:
 
     def _probe(self, node: Node, closed: threading.Event) -> None:
         while not _answers(node):
-            if closed.wait(PROBE_EVERY):
+            if closed.wait(PROBE_EVERY) or node not in self._nodes:
                 return
         if not closed.is_set():
             self._remove(node)

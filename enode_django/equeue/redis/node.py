@@ -40,6 +40,10 @@ class Node:
         for client in (self.quick, self.blocking):
             client.connection_pool.disconnect()
 
+    def disconnect_idle(self) -> None:
+        for client in (self.quick, self.blocking):
+            client.connection_pool.disconnect(inuse_connections=False)
+
 
 def both_options(options: Mapping[str, Any], timeouts: Timeouts) -> list[dict[str, Any]]:
     """Return the options of the quick pool and of the blocking one."""

@@ -175,8 +175,17 @@ class ClusterServers:
                     self._absent.add(node, f"for {waited:.1f} s")
             else:
                 self._map.learn(address, answer)
+                self._forget_gone()
                 return
         raise failure
+
+    def _forget_gone(self) -> None:
+        """Forget the nodes that have left the cluster. Where each start of a server has a new address, there would be
+        ever more, and a thread for each that does not answer. Calls under way at them are not disturbed."""
+        known = self._map.known
+        for address in [address for address in list(self._nodes) if address not in known]:
+            self._nodes.pop(address).disconnect_idle()
+        self._absent.keep(list(self._nodes.values()))
 
 
 Servers: TypeAlias = SingleServer | SentinelServers | ClusterServers

@@ -28,6 +28,12 @@ class SlotMap:
     def owner(self, slot: int) -> Address | None:
         return self._moved.get(slot) or self._slots.get(slot)
 
+    @property
+    def known(self) -> set[Address]:
+        """The nodes that are in use, or may be."""
+        with self._lock:
+            return {*self.to_ask, *self._moved.values()}
+
     def was_asked(self, address: Address) -> None:
         """Move a node to the end of the nodes to ask, whether it has answered or not."""
         with self._lock:

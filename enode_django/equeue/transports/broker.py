@@ -169,13 +169,14 @@ class BrokerTransport:
     ) -> Sequence[PulledBatch]:
         check_limit(limit)
         self._current()  # drops messages that a parent process kept
-        pulled = [batch for queue, at in offsets.items() if (batch := self._rests.take(topic, queue, at, limit))]
+        # A look at the first message keeps nothing: nobody goes on behind it. It takes nothing from those who do.
+        rests = Rests() if limit == 1 and not wait else self._rests
+        pulled = [batch for queue, at in offsets.items() if (batch := rests.take(topic, queue, at, limit))]
         known = {batch.queue for batch in pulled}
         missing = {queue: at for queue, at in offsets.items() if queue not in known}
         if offsets and not missing:
             return pulled
-        wait, rests = AT_ONCE if pulled else wait, self._rests
-        found, run = self._pull(topic, missing, limit, wait)
+        found, run = self._pull(topic, missing, limit, AT_ONCE if pulled else wait)
         for queue, batches, *more in found:
             decoded = [self._decoded(topic, queue, first, body) for first, body, *_ in batches]
             route = more[0] if more else None  # a broker of an earlier version does not give it

@@ -186,6 +186,28 @@ def test_what_waits_for_other_sends_is_sent_though_nobody_waits_for_it_any_more(
     bus.close()
 
 
+def test_no_more_wait_for_other_sends_than_may(standing_still: StandsStill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enode_django.bus.command_bus.MOST_SENDS", 1)
+    monkeypatch.setattr("enode_django.bus.command_bus.MOST_WAITING", 2)
+    bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
+    commands = [Add(id) for id in ("sent", "first", "second")]
+    for command in commands:
+        with pytest.raises(CommandTimeout):
+            asyncio.run(bus.aexecute(command, 0.01))
+        if command is commands[0]:
+            assert standing_still.stored.acquire(timeout=SOON)
+    for execute in (bus.execute, lambda *arguments: asyncio.run(bus.aexecute(*arguments))):
+        with pytest.raises(TransportUnavailable, match="2 commands of this process wait to be sent"):
+            execute(Add("late"), SOON)
+    assert bus._replies._expected == {}
+    standing_still.let_go.set()
+    for _ in ("first", "second"):
+        assert standing_still.stored.acquire(timeout=SOON)
+    bodies = [body for batch in standing_still.pull("commands", {0: 0}, limit=10) for body in batch.bodies]
+    assert [decode_command(body).id for body in bodies] == [command.id for command in commands]
+    bus.close()
+
+
 class Refuses(MemoryTransport):
     def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]], **options: Any) -> Mapping[int, int]:
         raise QueueError("refused")

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from enode_django.equeue.redis.absence import AbsentNodes
-from enode_django.equeue.redis.node import Node, make_pool
+from enode_django.equeue.redis.location import ClusterLocation
+from enode_django.equeue.redis.node import Node, Timeouts, make_pool
+from enode_django.equeue.redis.servers import ClusterServers
 from enode_django.equeue.redis.slots import SlotMap
+from tests.equeue.outdated_node import OutdatedNode
 
 A, B, C, D = (("127.0.0.1", port) for port in (1, 2, 3, 4))
 
@@ -79,3 +82,27 @@ def test_a_node_is_not_absent_while_no_thread_can_ask_whether_it_answers(monkeyp
     absent.add(node, "for 1 s")
     assert node in absent
     absent.close()
+
+
+def probes() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("equeue-probe-127.0.0.1:")]
+
+
+def test_a_node_that_has_left_the_cluster_is_forgotten_and_no_thread_asks_it_any_more() -> None:
+    before = probes()
+    with OutdatedNode(1) as told:
+        host, _, port = told.address.rpartition(":")
+        servers = ClusterServers(ClusterLocation(((host, int(port)),), {}), Timeouts(5.0, 5.0, 5.0), {})
+        for owner in (1, 2, 3):  # nobody listens there
+            told.tell(owner)
+            servers._is_old = True
+            gone = servers.node("key")
+            assert gone.name == f"127.0.0.1:{owner}"
+            servers.failed(gone, is_replica=False, waited=1.0)
+            assert gone in servers._absent
+        left = [thread for thread in probes() if thread not in before and not thread.name.endswith(":3")]
+        for thread in left:
+            thread.join(30.0)
+        assert not any(thread.is_alive() for thread in left)
+        assert sorted(servers._nodes) == sorted([("127.0.0.1", 3), (host, int(port))])
+        servers.close()
