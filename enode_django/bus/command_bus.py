@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice, repeat
+from queue import Full
 from typing import Protocol
 
 from asgiref.sync import sync_to_async
@@ -151,7 +152,7 @@ class QueueCommandBus:
         self._forwarding = producer.with_reserve()
         self._topic = topic
         self._replies = Replies(transport)
-        self._threads = CallingThreads("enode-send", MOST_SENDS)
+        self._threads = CallingThreads("enode-send", MOST_SENDS, MOST_WAITING)
         self._tracing = current_tracing()
 
     def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
@@ -274,20 +275,21 @@ class QueueCommandBus:
         deadline = time.monotonic() + timeout
         wait = self._replies.expect(_key(command), awaited)
         try:
-            self._check_room()
             ask = partial(self._ask, command, metadata, awaited is not None, expected_version, deadline)
-            sending = self._threads.start(ask)
+            sending = self._start(ask)
             sending.add_done_callback(wait.take_sent)
             yield wait, sending
         finally:
             self._replies.forget(_key(command), wait)
 
-    def _check_room(self) -> None:
-        if self._threads.waiting >= MOST_WAITING:
+    def _start(self, ask: Callable[[], SendResult]) -> Future[SendResult]:
+        try:
+            return self._threads.start(ask)
+        except Full:
             raise TransportUnavailable(
                 f"{MOST_WAITING} commands of this process wait to be sent, as many as may; see that the queue is "
                 "running, and send this one again later"
-            )
+            ) from None
 
     def close(self) -> None:
         self._threads.close()

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from queue import Full
+from typing import NamedTuple, TypeVar
 
 Value = TypeVar("Value")
 logger = logging.getLogger("enode_django")
@@ -61,34 +62,41 @@ def join_until(deadline: float, threads: Sequence[threading.Thread]) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-class CallingThreads:
-    """Threads that make calls for callers with a timeout: at most ``most`` at once, the others are queued. Thread-safe
-    and fork-safe: a child makes its own threads, and inherits no held lock."""
+class _Calls(NamedTuple):
+    """The threads of one process. Each call holds ``room`` until it has ended."""
 
-    def __init__(self, name: str, most: int) -> None:
+    executor: ThreadPoolExecutor
+    room: threading.Semaphore
+
+
+class CallingThreads:
+    """Threads that make calls for callers with a timeout: at most ``most`` at once, the others are queued, up to
+    ``most_queued``. Thread-safe and fork-safe: a child makes its own threads, and inherits no held lock."""
+
+    def __init__(self, name: str, most: int, most_queued: int) -> None:
         self.most = most
         self._name = name
-        self._executors: dict[int, ThreadPoolExecutor] = {}
+        self._most_unfinished = most + most_queued
+        self._calls: dict[int, _Calls] = {}
         """By the id of the process that made them."""
 
     def start(self, call: Callable[[], Value]) -> Future[Value]:
-        """Make the call in another thread, with the caller's context variables. Does not block."""
+        """Make the call in another thread, with the caller's context variables. Does not block. Raises `queue.Full` if
+        as many calls are queued as may be."""
         pid = os.getpid()
-        executor = self._executors.get(pid)
-        if executor is None:
-            # A second caller gets the executor of the first one; an unused executor has no threads.
+        calls = self._calls.get(pid)
+        if calls is None:
+            # A second caller gets the threads of the first one; an unused executor has none.
             made = ThreadPoolExecutor(self.most, thread_name_prefix=self._name)
-            executor = self._executors.setdefault(pid, made)
-        return executor.submit(contextvars.copy_context().run, call)
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of calls of this process that wait for a thread."""
-        executor = self._executors.get(os.getpid())
-        return 0 if executor is None else executor._work_queue.qsize()
+            calls = self._calls.setdefault(pid, _Calls(made, threading.Semaphore(self._most_unfinished)))
+        if not calls.room.acquire(blocking=False):
+            raise Full
+        future = calls.executor.submit(contextvars.copy_context().run, call)
+        future.add_done_callback(lambda _: calls.room.release())
+        return future
 
     def close(self) -> None:
         """Refuse new calls and cancel queued ones. Running calls end by themselves."""
-        executor = self._executors.get(os.getpid())
-        if executor is not None:
-            executor.shutdown(wait=False, cancel_futures=True)
+        calls = self._calls.get(os.getpid())
+        if calls is not None:
+            calls.executor.shutdown(wait=False, cancel_futures=True)

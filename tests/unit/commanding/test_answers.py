@@ -242,7 +242,7 @@ def test_a_send_is_tried_again_and_not_after_the_deadline(deadline: float, tries
 
 
 def test_a_forked_child_sends_by_threads_of_its_own() -> None:
-    threads = CallingThreads("test", 1)
+    threads = CallingThreads("test", 1, 1)
     assert threads.start(os.getpid).result(SOON) == os.getpid()
     child = os.fork()
     if child == 0:
@@ -263,7 +263,7 @@ def test_a_child_that_is_forked_while_another_thread_begins_to_send_finds_no_loc
                 let_go.wait(SOON)
             super().__init__(*arguments, **options)
 
-    parent, threads = os.getpid(), CallingThreads("test", 1)
+    parent, threads = os.getpid(), CallingThreads("test", 1, 1)
     monkeypatch.setattr("enode_django.concurrency.threads.ThreadPoolExecutor", Slow)
     with ThreadPoolExecutor(1) as others:
         first = others.submit(lambda: threads.start(os.getpid).result(SOON))
