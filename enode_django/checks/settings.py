@@ -156,4 +156,4 @@ def _broker() -> Iterator[CheckMessage]:
     try:
         broker_options(current)
     except ConfigurationError as error:
-        yield Error(str(error), id="enode_django.E026")
+        yield Error(str(error), hint="Correct the key of ENODE['BROKER'] that has this value.", id="enode_django.E026")

@@ -11,6 +11,7 @@ from django.db import DatabaseError, connections, models, router
 from psycopg import IsolationLevel
 
 from enode_django import conf as settings
+from enode_django.conf.groups import IMMEDIATE
 from enode_django.databases import execute
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import ConfigurationError, ShardMismatch, StoreUnavailable
@@ -45,6 +46,13 @@ def _databases() -> Iterator[CheckMessage]:
                 hint='Name one in DATABASES, "ENGINE": "django.db.backends.postgresql", or another alias in '
                 "ENODE['EVENT_STORE']['DATABASES'].",
                 id="enode_django.E006",
+            )
+        elif not connections[alias].settings_dict["AUTOCOMMIT"] and settings.conf().QUEUE.BACKEND != IMMEDIATE:
+            yield Error(
+                f"DATABASES[{alias!r}] has AUTOCOMMIT = False: transactions of runprocessors would stay open, and wait "
+                "for one another for ever.",
+                hint="Leave AUTOCOMMIT out. To commit several statements together, use transaction.atomic().",
+                id="enode_django.E183",
             )
     yield from _routes(aliases)
     yield from _tables_beside_the_store()

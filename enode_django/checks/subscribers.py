@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -28,6 +30,7 @@ from enode_django.eventing.subscribers import (
 )
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import ConfigurationError, DefinitionError, RebuildError, TypeNameError
+from enode_django.runtime import has_queue
 
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -43,6 +46,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     for cls in declared_subscribers():
         messages += misspelt_settings(cls)
     messages += _without_handlers()
+    messages += _pools([*named, *groups])
     for group in groups:
         messages += [*_agreement(group), *_ambiguity(group)]
     return messages
@@ -88,6 +92,38 @@ def _without_handlers() -> Iterator[CheckMessage]:
             obj=cls,
             id="enode_django.W180",
         )
+
+
+def _pools(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
+    """Warn of a pool of psycopg that is too small: a subscriber keeps its connections, so others would get none."""
+    try:
+        current, has_workers = conf(), has_queue()
+    except ConfigurationError:  # E001 or E080 says so
+        return
+    if not (known and has_workers):
+        return
+    shards = {alias for alias in current.EVENT_STORE.DATABASES if alias in connections}
+    needed = Counter(shards)  # of the subscriber that makes snapshots
+    for subscriber in known:
+        needed.update({*shards, subscriber.database})
+    for alias, count in needed.items():
+        size = _pool_size(connections[alias].settings_dict["OPTIONS"].get("pool"))
+        if size < count:
+            yield Warning(
+                f"The pool of the database {alias!r} has {size:g} connections for a process, but an event worker needs "
+                f"{count}: each subscriber keeps one, and those that get none never handle an event.",
+                hint=f"Set 'max_size' of its OPTIONS['pool'] to {count} or more, or leave the pool out where "
+                "runprocessors runs: its workers keep their connections anyway.",
+                id="enode_django.W182",
+            )
+
+
+def _pool_size(pool: Any) -> float:
+    """Return the most connections of the pool that psycopg makes of these options."""
+    if not pool:
+        return math.inf
+    options = pool if isinstance(pool, Mapping) else {}
+    return float(options.get("max_size") or options.get("min_size", 4))
 
 
 def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:

@@ -76,7 +76,9 @@ def _version_at(store: EventStore, cls: type[Any], id: str, version: int | None,
     if version is not None:
         raise InvalidField(f"version={shown(version)} and at={shown(at)} are two answers to one question; give one")
     if not isinstance(at, datetime) or at.utcoffset() is None:
-        raise InvalidField(f"at={shown(at)} names no instant; give a datetime with a time zone")
+        raise InvalidField(
+            f"at={shown(at)} names no instant; give a datetime with a time zone, such as datetime.now(UTC)"
+        )
 
     def made_at(version: int) -> datetime:
         return store.load_ranges({id: (version - 1, version)})[id][0].created_at

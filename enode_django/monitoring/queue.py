@@ -48,9 +48,17 @@ def ask_queue() -> Finding:
     current = conf()
     kind = current.QUEUE.BACKEND.rpartition(".")[2].removesuffix("Transport")
     row = QueueServer(kind, shown_location(current.QUEUE.LOCATION), len(topics), milliseconds, figures)
-    damaged = figures.get("damaged_batches", 0)
-    problems = [bad(f"the broker found {damaged} damaged batches of messages in its files")] if damaged else []
-    return Finding((row,), problems)
+    return Finding((row,), list(_of_the_disk(figures)))
+
+
+def _of_the_disk(figures: Mapping[str, int | str]) -> Iterator[Problem]:
+    if damaged := figures.get("damaged_batches", 0):
+        yield bad(f"the broker found {damaged} damaged batches of messages in its files")
+    if figures.get("uses_reserve"):  # not bad: the probe of a web server that only reads must not fail
+        free = figures["free_bytes"]
+        yield degraded(
+            f"the broker refuses what is sent, since its disk is full ({free:,} bytes are free); make room on it"
+        )
 
 
 def ask_backlog() -> Finding:

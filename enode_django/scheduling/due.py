@@ -56,7 +56,9 @@ def due_of(at: datetime | None, after: timedelta | float | None, since: datetime
         raise InvalidField(f"at={shown(at)}, after={shown(after)}: give one of them")
     if after is None:
         if not isinstance(at, datetime) or at.utcoffset() is None:
-            raise InvalidField(f"at={shown(at)} is not a datetime with a time zone; see django.utils.timezone")
+            raise InvalidField(
+                f"at={shown(at)} is not a datetime with a time zone; give one, such as datetime.now(UTC)"
+            )
         try:
             at.astimezone(UTC)
         except OverflowError:  # PostgreSQL would store it, but nobody could read it again

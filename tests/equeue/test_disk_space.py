@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.space import DiskSpace, default_reserve, urgent
+from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import QueueFull
 from tests.equeue.storing import bodies, make_room, messages, opened, send
@@ -114,6 +116,32 @@ def test_sends_are_refused_while_the_reserve_is_used_and_control_records_are_tak
     store.space.look()
     send(store, 0, b"again")
     assert bodies(messages(store, "orders", 0)) == [b"before", b"again"]
+
+
+def test_figures_tell_of_refused_sends_before_the_reserve_is_used(
+    store: MessageStore, free: Free, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without consumers nothing uses the reserve, while each send is refused."""
+    measuring = Measuring(store, BrokerState(store, patience=0.0), (), {}, dict)
+    assert not measuring.status()["uses_reserve"]
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(QueueFull):
+            send(store, 0, b"refused")
+    free.bytes = 99
+    store.space.look()
+    with pytest.raises(QueueFull, match="kept for those who consume"):
+        send(store, 0, b"refused")
+    assert not store.space.uses_reserve
+    assert measuring.status()["uses_reserve"]
+    free.bytes = 100
+    store.space.look()
+    send(store, 0, b"taken")
+    assert not measuring.status()["uses_reserve"]
 
 
 def test_a_send_larger_than_a_file_for_which_there_is_no_room_does_not_stop_smaller_ones(

@@ -162,6 +162,8 @@ def test_what_no_broker_can_use_is_found_by_the_check(broker: dict[str, object])
         (message,) = checks.check_settings(None)
         assert message.id == "enode_django.E026"
         assert "'text'" not in message.msg
+        assert message.hint is not None
+        assert "ENODE['BROKER']" in message.hint
         with pytest.raises(ConfigurationError):
             broker_options(conf())
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from enode_django.monitoring.queue import ask_queue, shown_location
 from enode_django.monitoring.work import ask_jobs, ask_parked
 from enode_django.runtime import make_transport
 from sample_project.embedded import Broker
+from tests.equeue.brokers import RunningBroker
 from tests.status.conftest import BROKER, Configure, broker_at, wait_until_landed
 from tests.status.reports import JUST_NOW, figures, write_report
 
@@ -94,6 +96,16 @@ def test_a_broker_tells_of_itself(configure: Configure, private_broker: Broker) 
     (row,) = ask_queue().rows
     assert (row.kind, row.address) == ("Broker", private_broker.url)
     assert row.figures["damaged_batches"] == 0
+
+
+def test_a_broker_that_refuses_sends_since_its_disk_is_full_degrades_the_state(
+    configure: Configure, tmp_path: Path
+) -> None:
+    with RunningBroker(tmp_path / "broker", reserve=1 << 62) as broker:
+        configure(QUEUE={"BACKEND": BROKER, "LOCATION": broker.location, "OPTIONS": {}})
+        (problem,) = ask_queue().problems
+        assert problem.health is Health.DEGRADED, "probes of processes that only read must not fail"
+        assert problem.reason.startswith("the broker refuses what is sent, since its disk is full (")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ from enode_django.checks.definitions import check_definitions
 from enode_django.checks.settings import check_settings
 from enode_django.checks.store import check_store
 from enode_django.conf import broken_rules, conf, make_conf
-from enode_django.conf.groups import GROUPS, REDIS_STREAMS, Conf
+from enode_django.conf.groups import GROUPS, IMMEDIATE, REDIS_STREAMS, Conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
 from enode_django.equeue.transport import ROOM_AROUND
@@ -246,6 +246,14 @@ def test_event_store_outside_postgresql_is_reported(monkeypatch: pytest.MonkeyPa
     assert '"ENGINE": "django.db.backends.postgresql"' in str(error.hint)
     with override_settings(ENODE={"EVENT_STORE": {"BACKEND": "a.store.of.ones.own"}}):
         assert check_store(None) == []
+
+
+def test_a_database_without_autocommit_is_refused_where_workers_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "AUTOCOMMIT", False)
+    (error,) = check_store(None)
+    assert error.id == "enode_django.E183"
+    with override_settings(ENODE={"QUEUE": {"BACKEND": IMMEDIATE}}):
+        assert check_store(None) == [], "a command belongs to the caller's transaction"
 
 
 def messages(name: str) -> list[tuple[str | None, str]]:

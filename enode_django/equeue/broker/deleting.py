@@ -108,7 +108,7 @@ class Deleter:
         if self._retention == Retention():
             return
         retention = urgent(self._retention)
-        if self._space.uses_reserve or self._space.is_full:
+        if self._space.refuses_sends:
             self._deletion.roll(retention, self._consumed)
         deleted = await self._delete_all(retention)
         self._deletion.early += deleted

@@ -162,7 +162,7 @@ class Measuring:
             "held_bytes": store.held_bytes,
             "ring_batches": ring_batches,
             "ring_bytes": ring_bytes,
-            "uses_reserve": store.space.uses_reserve,
+            "uses_reserve": store.space.refuses_sends,
             "deleted_early": store.deletion.early,
             "damaged_batches": len(store.reader.damaged),
             **self._waiting(),

@@ -55,6 +55,11 @@ class DiskSpace:
         return self._reserve > 0 and not self._is_held
 
     @property
+    def refuses_sends(self) -> bool:
+        """True if what is sent is refused, unless it fits into the newest file."""
+        return self.is_full or self.uses_reserve
+
+    @property
     def free(self) -> int:
         """Bytes that are free on the disk for this user. Blocks on the disk."""
         status = os.statvfs(self._directory)
@@ -70,7 +75,7 @@ class DiskSpace:
         self._take()
         if self.free >= self._low:
             self.is_full = False
-        return self.is_full or self.uses_reserve or self.free < self._low
+        return self.refuses_sends or self.free < self._low
 
     def give_up(self, length: int = 0) -> None:
         """Free the reserve for ``length`` bytes, unless it is smaller. Safe to call twice. On return no thread tries to

@@ -16,6 +16,7 @@ from django.test import override_settings
 
 from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, event_handler, handles, starts
 from enode_django.checks.subscribers import check_subscribers
+from enode_django.conf.groups import IMMEDIATE
 from enode_django.eventing import event_handlers, subscribers
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError, DefinitionError
@@ -350,6 +351,24 @@ def test_a_time_limit_may_be_any_number_above_0_or_left_to_the_setting(limit: fl
         def checked(self, event: Checked) -> None: ...
 
     assert [message for message in check_subscribers(None) if message.id == "enode_django.E040"] == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "size"),
+    [(True, 4), ({"min_size": 2}, 2), ({"max_size": 5}, 5), ({"min_size": 0, "max_size": 6}, None), (None, None)],
+)
+def test_a_pool_with_fewer_connections_than_subscribers_is_named(
+    pool: Any, size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each subscriber keeps a connection, as does the one that makes snapshots."""
+    monkeypatch.setitem(connections["default"].settings_dict["OPTIONS"], "pool", pool)
+    for number in range(5):
+        declare_handler(f"checked.{number}")
+    texts = [message.msg for message in check_subscribers(None) if message.id == "enode_django.W182"]
+    start = f"The pool of the database 'default' has {size} connections for a process, but an event worker needs 6"
+    assert [text.startswith(start) for text in texts] == [True] * (size is not None)
+    with override_settings(ENODE={"QUEUE": {"BACKEND": IMMEDIATE}}):
+        assert "enode_django.W182" not in dict(found()), "there are no workers"
 
 
 def test_the_longest_limit_that_a_handler_names_is_that_of_its_group() -> None:
