@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from enode_django.domain.annotations import handled_classes, is_bare, is_method
+from enode_django.domain.class_bodies import check_marked_once
 from enode_django.domain.messages import Command
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import takes_context
@@ -246,6 +247,7 @@ def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = N
             )
         handled = tuple(handled_classes("command_handler", handler, commands, Command))
         if is_method(handler):
+            check_marked_once("command_handler", handler)
             _mark(handler, MarkedMethod(handler, handled, creates, errors))
             return handler
         if creates:

@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from enode_django.domain.annotations import handled_classes, is_bare, is_method
+from enode_django.domain.class_bodies import check_marked_once
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.event_keys import EventKey, EventKeys, event_key
@@ -247,8 +248,9 @@ def _crashes_beside(decorator: str, method: Callable[..., Any]) -> tuple[type[Co
 
 
 def check_markable(decorator: str, method: Callable[..., Any]) -> None:
-    """Raise `DefinitionError` for a function that no class can have as a method, and for a method that has a mark,
-    which a second one would replace."""
+    """Raise `DefinitionError` for a function that no class can have as a method, for a method that has a mark, which a
+    second one would replace, and for one that replaces a marked method."""
+    check_marked_once(decorator, method)
     if isinstance(method, FunctionType) and not is_method(method) and _takes_one(method):
         raise DefinitionError(
             f"{decorator}() got the function {method.__qualname__}(), which no subscriber calls; mark a method of a "

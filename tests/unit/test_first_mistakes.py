@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -252,3 +253,79 @@ def test_a_scenario_says_that_its_projection_has_no_model() -> None:
 def test_what_is_no_store_is_told_by_where_subscribers_are_named(store: Any) -> None:
     with pytest.raises(DefinitionError, match=r"name subscribers with followed_by=\[…\]"):
         inline(store)
+
+
+class Closed(DomainEvent):
+    type_name = "mistakes.Closed"
+
+
+class Close(Command):
+    type_name = "mistakes.Close"
+
+
+def account_with_one_name_for_two_handlers() -> type:
+    class Account(AggregateRoot):
+        type_name = "mistakes.Twice"
+
+        @command_handler(creates=True)
+        def handle(self, command: Open) -> None: ...
+
+        @command_handler
+        def handle(self, command: Close) -> None: ...  # type: ignore[no-redef]  # noqa: F811
+
+    return Account
+
+
+def account_with_one_name_for_two_appliers() -> type:
+    class Account(AggregateRoot):
+        type_name = "mistakes.Twice"
+
+        @applies
+        def on(self, event: Opened) -> None: ...
+
+        @applies
+        def on(self, event: Closed) -> None: ...  # type: ignore[no-redef]  # noqa: F811
+
+    return Account
+
+
+def projection_with_one_name_for_two_handlers() -> type:
+    class Accounts(ModelProjection[AccountSummary]):
+        name, abstract = "mistakes.twice", True
+
+        @handles(creates=True)
+        def on(self, row: AccountSummary, event: Opened) -> None: ...
+
+        @handles
+        def on(self, row: AccountSummary, event: Closed) -> None: ...  # type: ignore[no-redef]  # noqa: F811
+
+    return Accounts
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        account_with_one_name_for_two_handlers,
+        account_with_one_name_for_two_appliers,
+        projection_with_one_name_for_two_handlers,
+    ],
+)
+def test_two_marked_methods_of_one_name_are_one_too_few(define: Callable[[], type]) -> None:
+    for _ in range(2):  # who tries again is told again
+        with pytest.raises(
+            DefinitionError, match=r"two marked methods (handle|on)\(\), of which Python would keep"
+        ):
+            define()
+
+
+def test_a_class_that_is_defined_again_may_have_other_lines() -> None:
+    """As in a notebook, and where a test defines the same class twice."""
+    body = "class Account(AggregateRoot):\n    type_name = 'mistakes.Again'\n"
+    body += "    @applies\n    def on(self, event: Opened): ...\n"
+    names = {"AggregateRoot": AggregateRoot, "applies": applies, "Opened": Opened, "__name__": __name__}
+    for broken in (True, False):
+        text = f"{body}    1 / 0\n" if broken else f"\n\n{body}"
+        with pytest.raises(ZeroDivisionError) if broken else nullcontext():
+            exec(compile(text, f"cell {broken}", "exec"), names)
+    for lines in ("", "\n" * 9):
+        exec(compile(f"{lines}{body}", "module.py", "exec"), names)
