@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from enode_django.domain.aliases import without_aliases
@@ -132,7 +132,10 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
     def check(value: Any) -> Any:
         if not isinstance(value, kind):
             raise mismatch(kind.__name__, value)
-        return kind(value if _all_exact(item, value) else _each(item.check, value))
+        checked = kind(value if _all_exact(item, value) else _each(item.check, value))
+        if kind is not list:
+            _refuse_alike("items", checked)
+        return checked
 
     def encode(value: Any) -> list[Any]:
         return [encode_item(each) for each in value] if encode_item else list(value)
@@ -141,14 +144,20 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
         if type(value) is not list:
             raise mismatch("list", value)
         items = value if _all_exact(item, value) else _each(item.decode, value)
-        if kind is not list and len(items) > MOST_ALIKE and collide(items):
-            raise InvalidField(f"more than {MOST_ALIKE} of its {len(items)} items have the same hash; send fewer")
+        if kind is not list:
+            _refuse_alike("items", items)
         return kind(items)
 
     copy: Convert | None = None if kind is frozenset else kind
     if copy_item is not None:
         copy = _of_each(kind, copy_item)
     return FieldType(Checked, check, encode, decode, kind is frozenset, copy, item.is_bounded)
+
+
+def _refuse_alike(what: str, values: Collection[Any]) -> None:
+    """Raise `InvalidField` for values that could be stored, but would not be decoded."""
+    if len(values) > MOST_ALIKE and collide(values):
+        raise InvalidField(f"more than {MOST_ALIKE} of its {len(values)} {what} have the same hash; send fewer")
 
 
 def _of_each(kind: Any, convert: Convert) -> Convert:
@@ -211,9 +220,10 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
     def check(value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict):
             raise mismatch("dict", value)
-        if _all_exact(key, value) and _all_exact(item, value.values()):
-            return dict(value)
-        return _each_pair(key.check, item.check, value)
+        are_exact = _all_exact(key, value) and _all_exact(item, value.values())
+        checked = dict(value) if are_exact else _each_pair(key.check, item.check, value)
+        _refuse_alike("keys", checked)
+        return checked
 
     def encode(value: Any) -> dict[Any, Any]:
         if encode_key is encode_item is None:
