@@ -15,6 +15,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
+from inspect import signature
 from typing import Any
 
 from enode_django.domain.aliases import without_aliases
@@ -251,6 +252,7 @@ def _dataclass(kind: type) -> FieldType:
     if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise UnsupportedType(f"{kind.__name__} cannot be stored: declare it with @dataclass(frozen=True)")
     schema = Schema(kind)
+    _check_constructor(kind, schema.names)
 
     def check(value: Any) -> Any:
         if type(value) is not kind:
@@ -276,6 +278,22 @@ def _dataclass(kind: type) -> FieldType:
 
     hashable = kind.__hash__ is not None
     return FieldType(Checked, check, encode, decode, hashable, copy if schema.copies else None, bool(schema.bounded))
+
+
+def _check_constructor(kind: Any, names: Iterable[str]) -> None:
+    """Raise `UnsupportedType` if the class cannot be made of its fields alone, as reading does."""
+    for field in kind.__dataclass_fields__.values():
+        if field._field_type is dataclasses._FIELD_INITVAR:  # type: ignore[attr-defined]
+            raise UnsupportedType(
+                f"{kind.__name__} could not be read again: its InitVar {field.name!r} is not kept; make it a field"
+            )
+    try:
+        signature(kind).bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise UnsupportedType(
+            f"{kind.__name__} could not be read again: its constructor does not take its fields: {error}; make a "
+            "computed field a property"
+        ) from error
 
 
 class Schema:
