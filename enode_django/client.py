@@ -32,6 +32,7 @@ from enode_django.exceptions import (
 from enode_django.ids import check_id
 from enode_django.runtime import current_bus, current_store
 from enode_django.scheduling.due import Due, due_of
+from enode_django.serialization.codec import encode_command, encode_metadata
 from enode_django.telemetry.tracing import current_tracing
 
 
@@ -104,7 +105,8 @@ def send_commands(
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
     """Send the command when the current transaction of the database ``using`` commits, or now if there is none. Its
-    metadata are those of the call.
+    metadata are those of the call. Raises `InvalidField` at once if it cannot be encoded: the transaction can still be
+    rolled back.
 
     A process that dies after the commit and before it has sent the command loses it, unless ``OUTBOX["ON_COMMIT"]`` of
     the settings is True: then this is `send_command` with ``outbox=True``.
@@ -116,9 +118,9 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
     """
     if conf().OUTBOX.ON_COMMIT:
         return send_command(command, expected_version=expected_version, outbox=True, using=using or DEFAULT_DB_ALIAS)
-    _sendable(command)
-    check_version(expected_version)
     known = current_metadata()
+    # An error after the commit would cost the command, and those that follow it.
+    encode_command(_sendable(command), encode_metadata(known), expected_version=check_version(expected_version))
 
     def send() -> None:
         with ambient_metadata(known):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from hashlib import blake2b
 from typing import Any
 
@@ -35,7 +36,8 @@ def content_of(body: bytes | None) -> str:
     or an empty string for a message that cannot be read here.
 
     Fields that have their default are left out, so that a field added to the class does not change the content. The
-    order of items and keys does not matter: that of a set differs between processes.
+    order of items and keys does not matter: that of a set differs between processes. Equal numbers are the same, as
+    ``Decimal("5")`` and ``Decimal("5.00")``: a sender may read one of them from a column.
     """
     if body is None:
         return ""
@@ -49,12 +51,17 @@ def content_of(body: bytes | None) -> str:
         return ""
 
 
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+
+
 def _settled(value: Any) -> Any:
     if type(value) is list:
         return sorted(pack(_settled(each)) for each in value)
     if type(value) is dict:
-        return sorted(pack((key, _settled(each))) for key, each in value.items())
-    return value
+        return sorted(pack((_settled(key), _settled(each))) for key, each in value.items())
+    if type(value) is Decimal:
+        return _EXACT.normalize(value) if value else Decimal(0)
+    return value + 0.0 if type(value) is float else value  # -0.0 equals 0.0
 
 
 def divided(

@@ -14,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from inspect import signature
 from typing import Any
 
 from enode_django.domain.aliases import without_aliases
@@ -132,7 +133,10 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
     def check(value: Any) -> Any:
         if not isinstance(value, kind):
             raise mismatch(kind.__name__, value)
-        return kind(value if _all_exact(item, value) else _each(item.check, value))
+        checked = kind(value if _all_exact(item, value) else _each(item.check, value))
+        if kind is not list:
+            _refuse_alike("items", checked)
+        return checked
 
     def encode(value: Any) -> list[Any]:
         return [encode_item(each) for each in value] if encode_item else list(value)
@@ -141,14 +145,20 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
         if type(value) is not list:
             raise mismatch("list", value)
         items = value if _all_exact(item, value) else _each(item.decode, value)
-        if kind is not list and len(items) > MOST_ALIKE and collide(items):
-            raise InvalidField(f"more than {MOST_ALIKE} of its {len(items)} items have the same hash; send fewer")
+        if kind is not list:
+            _refuse_alike("items", items)
         return kind(items)
 
     copy: Convert | None = None if kind is frozenset else kind
     if copy_item is not None:
         copy = _of_each(kind, copy_item)
     return FieldType(Checked, check, encode, decode, kind is frozenset, copy, item.is_bounded)
+
+
+def _refuse_alike(what: str, values: Collection[Any]) -> None:
+    """Raise `InvalidField` for values that could be stored, but would not be decoded."""
+    if len(values) > MOST_ALIKE and collide(values):
+        raise InvalidField(f"more than {MOST_ALIKE} of its {len(values)} {what} have the same hash; send fewer")
 
 
 def _of_each(kind: Any, convert: Convert) -> Convert:
@@ -211,9 +221,10 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
     def check(value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict):
             raise mismatch("dict", value)
-        if _all_exact(key, value) and _all_exact(item, value.values()):
-            return dict(value)
-        return _each_pair(key.check, item.check, value)
+        are_exact = _all_exact(key, value) and _all_exact(item, value.values())
+        checked = dict(value) if are_exact else _each_pair(key.check, item.check, value)
+        _refuse_alike("keys", checked)
+        return checked
 
     def encode(value: Any) -> dict[Any, Any]:
         if encode_key is encode_item is None:
@@ -241,6 +252,7 @@ def _dataclass(kind: type) -> FieldType:
     if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise UnsupportedType(f"{kind.__name__} cannot be stored: declare it with @dataclass(frozen=True)")
     schema = Schema(kind)
+    _check_constructor(kind, schema.names)
 
     def check(value: Any) -> Any:
         if type(value) is not kind:
@@ -266,6 +278,22 @@ def _dataclass(kind: type) -> FieldType:
 
     hashable = kind.__hash__ is not None
     return FieldType(Checked, check, encode, decode, hashable, copy if schema.copies else None, bool(schema.bounded))
+
+
+def _check_constructor(kind: Any, names: Iterable[str]) -> None:
+    """Raise `UnsupportedType` if the class cannot be made of its fields alone, as reading does."""
+    for field in kind.__dataclass_fields__.values():
+        if field._field_type is dataclasses._FIELD_INITVAR:  # type: ignore[attr-defined]
+            raise UnsupportedType(
+                f"{kind.__name__} could not be read again: its InitVar {field.name!r} is not kept; make it a field"
+            )
+    try:
+        signature(kind).bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise UnsupportedType(
+            f"{kind.__name__} could not be read again: its constructor does not take its fields: {error}; make a "
+            "computed field a property"
+        ) from error
 
 
 class Schema:

@@ -291,7 +291,7 @@ def _end_badly(job: RunningJob, error: BaseException) -> None:
     is_cancelled = isinstance(error, JobCancelled | KeyboardInterrupt)
     text = "".join(traceback.format_exception(error)).replace("\0", "\N{REPLACEMENT CHARACTER}")
     try:
-        job.end(JobState.CANCELLED if is_cancelled else JobState.FAILED, text)
+        job.end(JobState.CANCELLED if is_cancelled else JobState.FAILED, text.encode(errors="replace").decode())
     except Exception as failure:
         logger.warning("job %s: its end could not be written: %s", job.id, failure)
 

@@ -12,6 +12,7 @@ from django.db import connections, transaction
 
 from enode_django.conf import keeps_in_memory
 from enode_django.databases import NOTICE_VANISHED_CLIENT, execute, healthy_connection, migrate_command
+from enode_django.eventstore.dead_letters import ERROR_MAX, column_text
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, UNDEFINED_TABLE, sqlstate
 from enode_django.exceptions import ConfigurationError
 
@@ -174,7 +175,7 @@ def delete(alias: str, ids: Sequence[int]) -> None:
 
 
 def reject(alias: str, id: int, error: str) -> None:
-    execute(alias, _REJECT, (error, id))
+    execute(alias, _REJECT, (column_text(error, ERROR_MAX), id))
 
 
 def _value(alias: str, statement: str, parameters: Sequence[Any]) -> Any:

@@ -35,7 +35,7 @@ from enode_django.domain.refusals import DomainException, restored_refusal
 from enode_django.domain.scalars import TooLong
 from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, shown
 from enode_django.ids import MAX_ID_LENGTH, check_id
-from enode_django.serialization.plain import command_unpacker, pack, unpack, unpack_command, unpacker
+from enode_django.serialization.plain import command_unpacker, pack, taken, unpack, unpack_command, unpacker
 from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import SentCommand, looks_sent, may_have_sent, result_and_sent, with_sent
 from enode_django.serialization.simple_streams import NOT_SIMPLE, pack_simple_stream
@@ -244,12 +244,14 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
 
 
 def current_fields(refusal: StoredRefusal) -> dict[str, Any]:
-    """Return the plain fields in the class's schema version; unchanged if the class is unknown or upcasting fails."""
+    """Return the plain fields in the class's schema version; unchanged if the class is unknown, or if upcasting fails
+    or returns values that are not plain: they could not be sent to who waits for the answer."""
     try:
         cls = types.class_of(DomainException, refusal.type_name)
         if refusal.schema_version == cls.schema_version:
             return refusal.fields
-        return upcasters.upcast(cls, refusal.type_name, refusal.schema_version, refusal.fields)
+        fields: dict[str, Any] = taken(upcasters.upcast(cls, refusal.type_name, refusal.schema_version, refusal.fields))
+        return fields
     except EnodeError:
         return refusal.fields
 

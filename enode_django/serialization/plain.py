@@ -102,16 +102,21 @@ _FIXED = frozenset({type(None), bool, int, float, Decimal, UUID, date})
 """Immutable types whose every value can be packed."""
 
 
+_AROUND = b"\x91" * 4
+"""Arrays of one item: more levels than rows and answers put around a value (see `sent_commands`)."""
+
+
 def taken(value: Any) -> Any:
     """Return a plain value as it is after packing and unpacking; it shares no mutable object with ``value``. Raises
-    `InvalidField` for a value that cannot be packed, or not be unpacked."""
+    `InvalidField` for a value that cannot be packed, or not be unpacked, also inside of a row: packing accepts a level
+    more than unpacking."""
     if type(value) in _FIXED:
         return value
     packed = pack(value)
     if type(value) is str or type(value) is bytes:
         return value
     try:
-        return _any.unpack_slowly(packed)
+        return _any.unpack_slowly(_AROUND + packed)[0][0][0][0]
     except MalformedMessage as error:
         raise InvalidField(f"it cannot be read again: {error}") from error
 

@@ -10,12 +10,20 @@ from uuid import UUID
 
 import pytest
 
+from enode_django.bus.results import CommandStatus
+from enode_django.commanding.context import CommandContext
+from enode_django.domain.aggregate import AggregateRoot, applies
 from enode_django.domain.fields import field_type
+from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.hashes import MOST_ALIKE, collide
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import InvalidField, MalformedMessage
+from enode_django.repository.loading import AggregateLoader
 from enode_django.serialization import plain, unpacking
 from enode_django.serialization.json_values import json_type
 from enode_django.serialization.plain import pack, unpack
+from tests.races.harness import Worker
 
 MODULUS = sys.hash_info.modulus
 MANY = range(1, 6_001)
@@ -49,6 +57,64 @@ def test_a_set_of_them_is_refused(kind: type, make: Callable[[int], Any], collec
     with pytest.raises(InvalidField, match="have the same hash"):
         decode(values)
     assert decode(values[:MOST_ALIKE]) == collection(values[:MOST_ALIKE])
+
+
+class Collect(Command):
+    type_name = "attacks.Collect"
+    numbers: set[int]
+
+
+class Collected(DomainEvent):
+    type_name = "attacks.Collected"
+    numbers: set[int]
+    doubled: dict[int, str]
+
+
+class Collection(AggregateRoot):
+    type_name = "attacks.Collection"
+    numbers: set[int] = set()
+
+    @applies
+    def _collected(self, event: Collected) -> None:
+        self.numbers = event.numbers
+
+
+def collect(command: Collect, context: CommandContext) -> None:
+    collection = context.find(Collection)
+    if collection is None:
+        collection = Collection(command.aggregate_root_id)
+        context.add(collection)
+    numbers = collection.numbers | command.numbers
+    collection.apply(Collected(numbers=numbers, doubled={2 * number: "" for number in numbers}))
+
+
+def test_an_aggregate_that_collects_them_from_several_commands_stays_readable() -> None:
+    """Each command has few of them. An event with all could be stored, but never read again."""
+    store = MemoryEventStore()
+    worker = Worker(store)
+    worker.processor._handlers = HandlerTable()
+    worker.processor._handlers.add(Collect, collect)
+    some, others = ({number * MODULUS for number in numbers} for numbers in (MANY[:60], MANY[60:120]))
+    assert worker.run(Collect("x", numbers=some))[0].status is CommandStatus.SUCCESS
+    (answer,) = worker.run(Collect("x", numbers=others))
+    assert (answer.status, answer.error_type) == (CommandStatus.FAILED, "InvalidField")
+    loaded = AggregateLoader(store).load("x")
+    assert isinstance(loaded, Collection)
+    assert loaded.numbers == some
+
+
+def zeros(keys: list[Any]) -> dict[Any, int]:
+    return dict.fromkeys(keys, 0)
+
+
+@each_kind
+def test_messages_are_not_made_with_them(kind: type, make: Callable[[int], Any]) -> None:
+    values = [make(number) for number in MANY[: MOST_ALIKE + 1]]
+    for annotation, of in ((set[kind], set), (frozenset[kind], frozenset), (dict[kind, int], zeros)):  # type: ignore[valid-type]
+        check, made = field_type(annotation).check, of(values[1:])
+        assert check(made) == made
+        with pytest.raises(InvalidField, match="have the same hash"):
+            check(of(values))
 
 
 @each_kind

@@ -207,6 +207,32 @@ def test_what_is_no_other_content() -> None:
     assert content_of(b"no command") == content_of(None) == ""
 
 
+class Priced(Command):
+    type_name = "attacks.Priced"
+    amount: Decimal
+    rates: dict[Decimal, float] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Priced("a", amount=Decimal(500)), Priced("a", amount=Decimal("5E+2"))),
+        (Priced("a", amount=Decimal("-0.00")), Priced("a", amount=Decimal(0))),
+        (
+            Priced("a", amount=Decimal("1E+999999999"), rates={Decimal(5): 0.0}),
+            Priced("a", amount=Decimal("1.0E+999999999"), rates={Decimal("5.00"): -0.0}),
+        ),
+    ],
+)
+def test_equal_numbers_are_no_other_content_however_they_are_written(one: Command, other: Command) -> None:
+    """A sender may make the command anew from a row, whose column gives the number other zeros."""
+    assert content(one) == content(other) != ""
+
+
+def test_numbers_that_differ_in_their_last_digit_are_another_content() -> None:
+    assert content(Priced("a", amount=Decimal(10**40))) != content(Priced("a", amount=Decimal(10**40 + 1)))
+
+
 def test_what_cannot_be_compared_is_no_conflict() -> None:
     add = envelope(Add(**ON_X))
     assert conflict_with_content(add, "races.Add/1/0") is None  # the envelope has no message

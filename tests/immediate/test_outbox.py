@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +15,7 @@ from django.db import connection, connections, transaction
 from django.db.models.functions import Now
 from django.test import TestCase, override_settings
 
-from enode_django import send_command, send_commands
+from enode_django import Command, send_command, send_commands
 from enode_django.conf.groups import IMMEDIATE
 from enode_django.databases import separate_connection
 from enode_django.eventing.registry import subscribers
@@ -73,6 +74,32 @@ def test_an_unknown_command_is_rejected(new_process: NewProcess) -> None:
     send_command(Fill("a"), outbox=True)
     assert totals() == {"a": 1}
     assert OutboxCommand.objects.get().error.startswith("MalformedMessage")
+
+
+@dataclasses.dataclass(frozen=True)
+class Motto:
+    text: str
+    refuses: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.refuses:
+            raise ValueError(f"{self.text} is no motto")
+
+
+class Engrave(Command):
+    type_name = "immediate.Engrave"
+    motto: Motto
+
+
+def test_a_reason_that_no_column_can_hold_keeps_no_other_command_from_being_handled(
+    new_process: NewProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_process(JarRows)
+    with transaction.atomic():
+        send_commands([Engrave("a", motto=Motto("\0")), Fill("a")], outbox=True)
+        monkeypatch.setattr(Motto, "refuses", True)  # newer code
+    assert totals() == {"a": 1}
+    assert "\ufffd is no motto" in OutboxCommand.objects.get().error
 
 
 @pytest.mark.parametrize("way", ["catch_up", "a later command"])

@@ -72,11 +72,11 @@ def test_a_job_that_ends_well_keeps_its_figures_and_its_last_progress() -> None:
 def test_what_is_raised_is_raised_and_kept_with_its_traceback() -> None:
     with ending_in(ZeroDivisionError) as job:
         job.result(rows=1)
-        raise ZeroDivisionError("not \0 today")
+        raise ZeroDivisionError("not \0 nor \ud800 today")
     row = only_job()
     assert (row.state, row.figures) == ("failed", {})
     assert "test_leases.py" in row.error
-    assert row.error.endswith("ZeroDivisionError: not \N{REPLACEMENT CHARACTER} today\n")
+    assert row.error.endswith("ZeroDivisionError: not \N{REPLACEMENT CHARACTER} nor ? today\n")
 
 
 def test_an_interrupted_job_is_cancelled() -> None:

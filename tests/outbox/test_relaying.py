@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, transaction
 
-from enode_django import Metadata, metadata, send_command, send_command_on_commit, send_commands
+from enode_django import Command, Metadata, metadata, send_command, send_command_on_commit, send_commands
 from enode_django.databases import separate_connection
-from enode_django.exceptions import ConfigurationError, TransportUnavailable
+from enode_django.exceptions import ConfigurationError, InvalidField, TransportUnavailable
 from enode_django.models import OutboxCommand
 from enode_django.outbox import relay as relay_module
 from enode_django.outbox import rows
@@ -311,6 +311,24 @@ def test_a_command_for_after_the_commit_has_the_metadata_of_the_call(
         send_command_on_commit(Add("a"))
     harness.relay().run()
     assert decode_metadata(harness.sent()[0].metadata) == Metadata(user_id="7", request="GET /", correlation_id="k")
+
+
+class Say(Command):
+    type_name = "outbox.Say"
+    text: str
+
+
+@pytest.mark.parametrize("on_commit", [False, True])
+def test_a_command_that_cannot_be_encoded_is_refused_while_its_transaction_can_be_rolled_back(
+    harness: Harness, settings: Any, on_commit: bool
+) -> None:
+    settings.ENODE = {**settings.ENODE, "OUTBOX": {"ON_COMMIT": on_commit}}
+    with transaction.atomic():
+        with pytest.raises(InvalidField, match="surrogates"):
+            send_command_on_commit(Say("a", text="\ud800"))
+        send_command_on_commit(Add("a"))
+    harness.relay().run()
+    assert len(harness.sent()) == 1
 
 
 def test_the_setting_keeps_the_command_in_the_transaction_of_the_call(harness: Harness, settings: Any) -> None:

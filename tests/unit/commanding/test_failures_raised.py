@@ -56,6 +56,12 @@ class TooDear(DomainException):
     currency: str = "EUR"
 
 
+class Locked(DomainException):
+    type_name = "raised.Locked"
+    schema_version = 2
+    keys: list[str]
+
+
 class Sealed(DomainException):
     type_name = "Sealed"
     durable = False
@@ -64,6 +70,11 @@ class Sealed(DomainException):
 @upcasts(TooDear, from_version=1)
 def _cents_were_stored(fields: dict[str, Any]) -> dict[str, Any]:
     return {"missing": Decimal(fields.pop("cents")) / 100, **fields}
+
+
+@upcasts(Locked, from_version=1)
+def _one_key_was_stored(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"keys": {fields.pop("key")}}  # a mistake: a set is not plain
 
 
 @command_handler(Pay)
@@ -220,10 +231,11 @@ def test_a_refusal_of_an_older_schema_version_is_raised_as_its_class_is_now() ->
     assert (error.missing, error.currency) == (Decimal("1.5"), "EUR")
 
 
-def test_a_refusal_that_cannot_be_upcast_keeps_what_is_stored() -> None:
-    stored = REFUSAL + pack(("raised.TooDear", 1, "too dear", {}))
-    result = stored_result(_row(stored))
-    assert (result.status, result.error_fields) == (CommandStatus.REFUSED, {})
+@pytest.mark.parametrize(("name", "fields"), [("raised.TooDear", {}), ("raised.Locked", {"key": "a"})])
+def test_a_refusal_that_cannot_be_upcast_keeps_what_is_stored(name: str, fields: dict[str, Any]) -> None:
+    stored = REFUSAL + pack((name, 1, "no", fields))
+    result = decode_result(encode_result(stored_result(_row(stored))))
+    assert (result.status, result.error_fields) == (CommandStatus.REFUSED, fields)
     assert isinstance(result.error, UnknownRefusal)
 
 

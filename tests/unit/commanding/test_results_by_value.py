@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from enode_django.bus.results import CommandStatus, encode_result
+from enode_django.bus.results import CommandResult, CommandStatus, decode_result, encode_result
 from enode_django.commanding.context import CommandContext
 from enode_django.domain.aggregate import AggregateRoot, applies
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import InvalidField
+from enode_django.serialization.codec import encode_stream, read_stored
+from enode_django.serialization.sent_commands import SentCommand
 from tests.races.harness import Worker
 
 
@@ -101,6 +103,20 @@ def test_an_answer_can_be_sent_whatever_gets_into_the_list_later(worker: Worker)
 
 def context() -> CommandContext:
     return CommandContext(Look("x"), None, lambda id: None)
+
+
+@pytest.mark.parametrize("sent", [[], [("y", b"a command")]], ids=["alone", "with a sent command"])
+def test_the_deepest_result_that_is_accepted_leaves_its_events_readable(sent: list[SentCommand]) -> None:
+    value: Any = []
+    accepted = None
+    with pytest.raises(InvalidField, match="cannot be sent"):  # noqa: PT012  (the depth is the library's)
+        while True:
+            one = context()
+            one.set_result(value)
+            accepted, value = one.result, [value]
+    assert read_stored(encode_stream([Was(item="a")], accepted, sent)).result  # type: ignore[union-attr]
+    result = CommandResult(status=CommandStatus.SUCCESS, command_id="c", aggregate_root_id="x", value=accepted)
+    assert decode_result(encode_result(result)).value
 
 
 @pytest.mark.parametrize(

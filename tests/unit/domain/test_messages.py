@@ -204,6 +204,40 @@ def test_dataclass_must_be_frozen_and_enum_values_plain() -> None:
             field_type(annotation)
 
 
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    net: int
+    gross: int = dataclasses.field(init=False, default=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutRate:
+    cents: int
+    rate: dataclasses.InitVar[int] = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadFromText:
+    cents: int
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, "cents", int(text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Computed, r"unexpected keyword argument 'gross'.*; make a computed field a property"),
+        (WithoutRate, r"its InitVar 'rate' is not kept; make it a field"),
+        (ReadFromText, r"missing a required argument: 'text'"),
+    ],
+)
+def test_a_dataclass_that_cannot_be_made_of_its_fields_again_is_refused(kind: type, text: str) -> None:
+    """Its values could be stored, but not be read."""
+    with pytest.raises(UnsupportedType, match=text):
+        field_type(kind)
+
+
 def test_annotated_types_and_class_variables() -> None:
     class Marked(Command):
         type_name = "unit.Marked"
