@@ -312,9 +312,7 @@ def projection_with_one_name_for_two_handlers() -> type:
 )
 def test_two_marked_methods_of_one_name_are_one_too_few(define: Callable[[], type]) -> None:
     for _ in range(2):  # who tries again is told again
-        with pytest.raises(
-            DefinitionError, match=r"two marked methods (handle|on)\(\), of which Python would keep"
-        ):
+        with pytest.raises(DefinitionError, match=r"two marked methods (handle|on)\(\), of which Python would keep"):
             define()
 
 
