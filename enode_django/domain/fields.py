@@ -282,13 +282,15 @@ def _dataclass(kind: type) -> FieldType:
 
 def _check_constructor(kind: Any, names: Iterable[str]) -> None:
     """Raise `UnsupportedType` if the class cannot be made of its fields alone, as reading does."""
-    for field in kind.__dataclass_fields__.values():
-        if field._field_type is dataclasses._FIELD_INITVAR:  # type: ignore[attr-defined]
+    constructor = signature(kind)
+    known = {field.name for field in dataclasses.fields(kind)}
+    for name in kind.__dataclass_fields__:
+        if name not in known and name in constructor.parameters:
             raise UnsupportedType(
-                f"{kind.__name__} could not be read again: its InitVar {field.name!r} is not kept; make it a field"
+                f"{kind.__name__} could not be read again: its InitVar {name!r} is not kept; make it a field"
             )
     try:
-        signature(kind).bind(**dict.fromkeys(names))
+        constructor.bind(**dict.fromkeys(names))
     except TypeError as error:
         raise UnsupportedType(
             f"{kind.__name__} could not be read again: its constructor does not take its fields: {error}; make a "
