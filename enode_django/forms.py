@@ -68,17 +68,24 @@ def _check_id(value: str) -> None:
         raise ValidationError(str(error), code="invalid") from error
 
 
-class _Token(forms.CharField):
-    """Says nothing about the form: each page has another one. So an empty form of a formset counts as unchanged."""
+class _Hidden(forms.Field):
+    """Says nothing about whether a form was filled in: each page has another token, and others may have changed the
+    aggregate. So an empty form of a formset counts as unchanged."""
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return False
 
 
+class _Token(_Hidden, forms.CharField): ...
+
+
+class _Expected(_Hidden, forms.IntegerField): ...
+
+
 def _hidden() -> dict[str, forms.Field]:
     return {
         TOKEN: _Token(required=False, widget=forms.HiddenInput),
-        EXPECTED: forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput),
+        EXPECTED: _Expected(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput),
     }
 
 

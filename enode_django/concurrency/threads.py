@@ -69,6 +69,15 @@ class _Calls(NamedTuple):
     room: threading.Semaphore
 
 
+def _leaving(room: threading.Semaphore, call: Callable[[], Value]) -> Value:
+    """Make a call that holds room. It gives it back itself: a call stays queued for which no thread could be started,
+    and nobody has its future."""
+    try:
+        return call()
+    finally:
+        room.release()
+
+
 class CallingThreads:
     """Threads that make calls for callers with a timeout: at most ``most`` at once, the others are queued, up to
     ``most_queued``. Thread-safe and fork-safe: a child makes its own threads, and inherits no held lock."""
@@ -91,9 +100,7 @@ class CallingThreads:
             calls = self._calls.setdefault(pid, _Calls(made, threading.Semaphore(self._most_unfinished)))
         if not calls.room.acquire(blocking=False):
             raise Full
-        future = calls.executor.submit(contextvars.copy_context().run, call)
-        future.add_done_callback(lambda _: calls.room.release())
-        return future
+        return calls.executor.submit(contextvars.copy_context().run, _leaving, calls.room, call)
 
     def close(self) -> None:
         """Refuse new calls and cancel queued ones. Running calls end by themselves."""

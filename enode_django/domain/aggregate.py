@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar, overload
 
 from enode_django.domain.annotations import handled_classes, is_bare
-from enode_django.domain.class_bodies import check_marked_once, close_body
+from enode_django.domain.class_bodies import check_marked_once
 from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.messages import DomainEvent, EventStamp, is_stamped, seal, stamp_event
 from enode_django.domain.method_handlers import register_methods
@@ -125,7 +125,6 @@ class AggregateRoot(Readable, Declared):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        close_body(cls)
         for name, value in list(vars(cls).items()):
             if isinstance(value, dataclasses.Field) and value.default is not dataclasses.MISSING:
                 setattr(cls, name, value.default)

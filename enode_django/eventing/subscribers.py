@@ -16,7 +16,6 @@ from django.apps import apps
 from django.db import router
 
 from enode_django.domain.aggregate import AggregateRoot, applied_events
-from enode_django.domain.class_bodies import close_body
 from enode_django.domain.declarations import aliases_of, check_aliases
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.names import check_names
@@ -85,7 +84,6 @@ class Subscriber:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        close_body(cls)
         check_names(cls, Subscriber, has_fields=False)
         cls._enode_methods = _collect_methods(cls)
         cls._enode_creators = _collect_creators(cls)

@@ -316,9 +316,10 @@ def test_two_marked_methods_of_one_name_are_one_too_few(define: Callable[[], typ
             define()
 
 
-def test_a_class_that_is_defined_again_may_have_other_lines() -> None:
-    """As in a notebook, and where a test defines the same class twice."""
-    body = "class Account(AggregateRoot):\n    type_name = 'mistakes.Again'\n"
+@pytest.mark.parametrize("base", ["AggregateRoot", "object"], ids=["aggregate root", "mixin"])
+def test_a_class_that_is_defined_again_may_have_other_lines(base: str) -> None:
+    """As in a notebook, where a module is loaded again, and where a test defines the same class twice."""
+    body = f"class Account({base}):\n    type_name = 'mistakes.Again'\n"
     body += "    @applies\n    def on(self, event: Opened): ...\n"
     names = {"AggregateRoot": AggregateRoot, "applies": applies, "Opened": Opened, "__name__": __name__}
     for broken in (True, False):
@@ -327,3 +328,32 @@ def test_a_class_that_is_defined_again_may_have_other_lines() -> None:
             exec(compile(text, f"cell {broken}", "exec"), names)
     for lines in ("", "\n" * 9):
         exec(compile(f"{lines}{body}", "module.py", "exec"), names)
+
+
+def test_marked_methods_that_keep_a_name_of_their_own_are_no_mistake() -> None:
+    class WithLambdas(AggregateRoot):
+        type_name = "mistakes.WithLambdas"
+        seen: str = ""
+
+        _opened = applies(Opened)(lambda self, _: setattr(self, "seen", "opened"))
+        _closed = applies(Closed)(lambda self, _: setattr(self, "seen", "closed"))
+
+    class WithOtherName(AggregateRoot):
+        type_name = "mistakes.WithOtherName"
+        seen: str = ""
+
+        @applies
+        def on(self, event: Opened) -> None:
+            self.seen = "opened"
+
+        on_opened = on
+
+        @applies
+        def on(self, event: Closed) -> None:  # type: ignore[no-redef]
+            self.seen = "closed"
+
+    for kind in (WithLambdas, WithOtherName):
+        for event, seen in ((Opened(), "opened"), (Closed(), "closed")):
+            root = kind("a")
+            root.apply(event)
+            assert root.seen == seen

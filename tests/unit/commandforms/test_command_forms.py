@@ -260,9 +260,16 @@ def sent_of(formset: Any, **entered: str) -> dict[str, str]:
     return {**dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]+)"', str(formset))), **entered}
 
 
-def test_a_form_of_a_formset_that_stays_empty_makes_no_command(bus: InlineCommandBus) -> None:
-    make = partial(formset_factory(TakeForm, extra=2), form_kwargs={"aggregate_root_id": "jar"})
-    formset = make(sent_of(make(), **{"form-0-coins": "3"}))
+@pytest.mark.parametrize(("seen", "now"), [(None, None), (1, 1), (1, 2)])
+def test_a_form_of_a_formset_that_stays_empty_makes_no_command(
+    bus: InlineCommandBus, seen: int | None, now: int | None
+) -> None:
+    """Also when the aggregate has another version than its page has shown."""
+    make = formset_factory(TakeForm, extra=2)
+    page, answer = (
+        partial(make, form_kwargs={"aggregate_root_id": "jar", "expected_version": version}) for version in (seen, now)
+    )
+    formset = answer(sent_of(page(), **{"form-0-coins": "3"}))
     assert formset.is_valid(), formset.errors
     filled = [form for form in formset if form.has_changed()]
     assert [form.command().coins for form in filled] == [3]

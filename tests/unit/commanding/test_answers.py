@@ -9,6 +9,9 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import Full
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,6 +242,27 @@ def test_a_send_is_tried_again_and_not_after_the_deadline(deadline: float, tries
         bus._store(bus._producer, [("x", b"body")], deadline)
     assert transport.tries == tries
     bus.close()
+
+
+def test_a_call_for_which_no_thread_can_be_started_takes_its_room_only_until_it_is_made() -> None:
+    class NeverStarts(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    threads, let_go = CallingThreads("test", 1, 1), threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "concurrent.futures.thread.threading", SimpleNamespace(**{**vars(threading), "Thread": NeverStarts})
+        )
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threads.start(os.getpid)
+    assert threads.start(os.getpid).result(SOON) == os.getpid()
+    held = [threads.start(partial(let_go.wait, SOON)) for _ in range(2)]
+    with pytest.raises(Full):
+        threads.start(os.getpid)
+    let_go.set()
+    assert [future.result(SOON) for future in held] == [True, True]
+    threads.close()
 
 
 def test_a_forked_child_sends_by_threads_of_its_own() -> None:
