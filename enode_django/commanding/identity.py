@@ -9,7 +9,7 @@ message, the remembered answers a digest. Commands are compared only when ids re
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from hashlib import blake2b
@@ -31,14 +31,13 @@ _DERIVED = "5"
 """The version of the UUIDs that `derived_id` makes."""
 
 
-def content_of(body: bytes | None, *, as_written: bool = False) -> str:
+def content_of(body: bytes | None) -> str:
     """Return the content of a command's message, as ``"<oldest type name>/<schema version>/<digest of the fields>"``,
     or an empty string for a message that cannot be read here.
 
     Fields that have their default are left out, so that a field added to the class does not change the content. The
     order of items and keys does not matter: that of a set differs between processes. Equal numbers are the same, as
-    ``Decimal("5")`` and ``Decimal("5.00")``: a sender may read one of them from a column. ``as_written`` tells them
-    apart, as earlier versions did.
+    ``Decimal("5")`` and ``Decimal("5.00")``: a sender may read one of them from a column.
     """
     if body is None:
         return ""
@@ -46,7 +45,7 @@ def content_of(body: bytes | None, *, as_written: bool = False) -> str:
         command = restore_command(decode_command(body))
         usual = schema_of(type(command)).names_at_default(command.__dict__)
         fields = {name: value for name, value in plain_of(command).items() if name not in usual}
-        digest = blake2b(pack(_settled(fields, _written if as_written else _number)), digest_size=8).hexdigest()
+        digest = blake2b(pack(_settled(fields)), digest_size=8).hexdigest()
         return f"{types.first_name_of(type(command))}/{command.schema_version}/{digest}"
     except EnodeError:
         return ""
@@ -55,23 +54,14 @@ def content_of(body: bytes | None, *, as_written: bool = False) -> str:
 _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
-def _settled(value: Any, scalar: Callable[[Any], Any]) -> Any:
+def _settled(value: Any) -> Any:
     if type(value) is list:
-        return sorted(pack(_settled(each, scalar)) for each in value)
+        return sorted(pack(_settled(each)) for each in value)
     if type(value) is dict:
-        return sorted(pack((_settled(key, scalar), _settled(each, scalar))) for key, each in value.items())
-    return scalar(value)
-
-
-def _number(value: Any) -> Any:
-    """Return the one form of all numbers that are equal."""
+        return sorted(pack((_settled(key), _settled(each))) for key, each in value.items())
     if type(value) is Decimal:
         return _EXACT.normalize(value) if value else Decimal(0)
     return value + 0.0 if type(value) is float else value  # -0.0 equals 0.0
-
-
-def _written(value: Any) -> Any:
-    return value
 
 
 def divided(
@@ -110,8 +100,6 @@ def conflict_with_content(envelope: Envelope, known: str) -> Crash | None:
         return _conflict(envelope, f"a {known_name}")
     if version != known_version:
         return None  # the digests are of different schemas
-    if content_of(envelope.body, as_written=True) == known:
-        return None  # an earlier version has made the digest
     if _is_derived(envelope):
         text = "command %s %r comes again with other fields: its process manager must yield the same for the same event"
         logger.warning(text, envelope.type_name, envelope.id, extra=_extra(envelope))
