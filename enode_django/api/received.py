@@ -10,7 +10,7 @@ from zlib import crc32
 
 from django.db import connections, router
 from django.db.models import QuerySet
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from enode_django.api.problems import Problem, invalid_parameter
 from enode_django.conf import conf
@@ -138,7 +138,7 @@ def prunes(command_id: str) -> bool:
 def prune() -> int:
     """Delete up to `_PRUNED_AT_ONCE` keys that are older than ``KEY_RETENTION``. Return the number deleted. Called
     after one in `_EVERY` new keys, so that old ones do not pile up."""
-    before = timezone.now() - timedelta(seconds=conf().API.KEY_RETENTION)
-    old = _rows().filter(received_at__lt=before).order_by("received_at")
+    age = timedelta(seconds=conf().API.KEY_RETENTION)
+    old = _rows().filter(received_at__lt=Now() - age).order_by("received_at")
     deleted, _ = _rows().filter(pk__in=list(old.values_list("pk", flat=True)[:_PRUNED_AT_ONCE])).delete()
     return deleted

@@ -51,10 +51,13 @@ def usable(directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _UNUSABLE:
             raise
-        raise ConfigurationError(
-            f"the broker cannot use the directory {str(directory)!r} ({error}); give the directory to the user that "
-            f"runs the broker (id {os.geteuid()}), or name another one"
-        ) from error
+        raise ConfigurationError(f"the broker cannot use the directory {str(directory)!r}{_why(error)}") from error
+
+
+def _why(error: OSError) -> str:
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return f": {str(error.filename)!r} is a file; name another directory"
+    return f" ({error}); give it to the user that runs the broker (id {os.geteuid()}), or name another one"
 
 
 def sync_directory(directory: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import timedelta
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
@@ -52,9 +52,9 @@ class DeadLetters(Protocol):
     def count(self) -> int:
         """Return the number of letters. Raises `StoreUnavailable`."""
 
-    def prune(self, before: datetime, *, limit: int = 1_000) -> int:
-        """Delete up to ``limit`` letters whose last failure was before a time. Return the number deleted. Raises
-        `StoreUnavailable`."""
+    def prune(self, age: timedelta, *, limit: int = 1_000) -> int:
+        """Delete up to ``limit`` letters whose last failure is longer ago than ``age``, by the clock that has dated it.
+        Return the number deleted. Raises `StoreUnavailable`."""
 
 
 _COLUMNS = """key, command_id, aggregate_root_id, command_type, topic, queue, message_offset, error_type, error, body,
@@ -74,7 +74,9 @@ _ANSWER = f"UPDATE {TABLE} SET is_answered = true WHERE key = ANY(%s::text[])"
 _KNOWN = f"SELECT key FROM {TABLE} WHERE key = ANY(%s::text[])"
 _COUNT = f"SELECT count(*) FROM {TABLE}"
 _PRUNE = f"""
-    DELETE FROM {TABLE} WHERE id IN (SELECT id FROM {TABLE} WHERE last_failed_at < %s ORDER BY last_failed_at LIMIT %s)
+    DELETE FROM {TABLE} WHERE id IN (
+        SELECT id FROM {TABLE} WHERE last_failed_at < statement_timestamp() - %s ORDER BY last_failed_at LIMIT %s
+    )
 """
 
 
@@ -101,9 +103,9 @@ class PostgresDeadLetters:
             ((count,),) = execute(connection, _COUNT, ())
             return int(count)
 
-    def prune(self, before: datetime, *, limit: int = 1_000) -> int:
+    def prune(self, age: timedelta, *, limit: int = 1_000) -> int:
         with connected(self.alias) as connection:
-            return run(connection, _PRUNE, (before, limit))
+            return run(connection, _PRUNE, (age, limit))
 
 
 class MemoryDeadLetters:
@@ -124,7 +126,7 @@ class MemoryDeadLetters:
     def count(self) -> int:
         return len(self.kept)
 
-    def prune(self, before: datetime, *, limit: int = 1_000) -> int:
+    def prune(self, age: timedelta, *, limit: int = 1_000) -> int:
         return 0
 
 

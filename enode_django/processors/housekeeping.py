@@ -106,23 +106,23 @@ def store_duties(
 ) -> Sequence[Duty]:
     """Return duties that wait for the store. They need another thread than those of `queue_keepers`."""
 
-    def before(seconds: float | None) -> datetime | None:
-        """Return the time before which to delete, or None. Only the worker that owns the first queue deletes, for
-        all."""
+    def age(seconds: float | None) -> timedelta | None:
+        """Return the age from which to delete, or None. Only the worker that owns the first queue deletes, for all."""
         if seconds is None or 0 not in consumer.owned:
             return None
         close_old_connections()
-        return datetime.now(UTC) - timedelta(seconds=seconds)
+        return timedelta(seconds=seconds)
 
     def prune_refusals(shard: Shard) -> None:
-        if (time := before(conf.COMMANDS.REFUSAL_RETENTION)) is not None:
-            while shard.prune_refusals(time):
+        if (oldest := age(conf.COMMANDS.REFUSAL_RETENTION)) is not None:
+            before = datetime.now(UTC) - oldest  # workers have dated them
+            while shard.prune_refusals(before):
                 pass
 
     def prune_dead_letters(letters: DeadLetters) -> None:
-        if (time := before(conf.COMMANDS.DEAD_LETTER_RETENTION)) is not None:
-            while pruned := letters.prune(time):
-                logger.warning("deleted %d dead letters from before %s that nobody settled", pruned, time)
+        if (oldest := age(conf.COMMANDS.DEAD_LETTER_RETENTION)) is not None:
+            while pruned := letters.prune(oldest):
+                logger.warning("deleted %d dead letters older than %s that nobody settled", pruned, oldest)
 
     uniqueness = Uniqueness(AggregateLoader(store), conf.COMMANDS.CLAIM_DEADLINE)
 

@@ -83,8 +83,8 @@ def _why_undecided(comparison: Comparison) -> str:
     if comparison.behind:
         return f"{_come_as_far(comparison)}, and its rows are only compared all together"
     return (
-        "at no moment did it hold the same events as the one in use; the rows of a Projection with an aggregate_field "
-        "are compared aggregate by aggregate"
+        "at no moment did it hold the same events as the one in use, and its rows are only compared all together, as "
+        "those of every MultiProjection, and of a Projection without aggregate_field; try at a quieter time"
     )
 
 

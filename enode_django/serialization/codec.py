@@ -262,16 +262,23 @@ def encode_metadata(metadata: Metadata) -> bytes:
         return b""
     fields = metadata.as_map()
     try:
-        return pack(fields)
+        packed = pack(fields)
+        if len(packed) > _MAY_BE_DEEP:
+            taken(fields)  # raises if it cannot be read again
+        return packed
     except InvalidField:
         _find_unstorable(fields)
         raise
 
 
+_MAY_BE_DEEP = 500
+"""Fewer bytes cannot be nested so deep that they could be packed but not be unpacked."""
+
+
 def _find_unstorable(fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         try:
-            pack(value)
+            taken({name: value})
         except InvalidField as error:
             raise InvalidField(f"metadata {name}={shown(value)}: {error}") from error
 

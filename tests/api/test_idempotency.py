@@ -13,6 +13,7 @@ import pytest
 from django.db import connection
 from django.db.models import F
 from django.test import override_settings
+from django.utils import timezone
 
 from enode_django import execute_command, metadata
 from enode_django.api.received import prune, prunes
@@ -123,6 +124,15 @@ def test_keys_are_forgotten_by_age_and_their_commands_still_take_effect_once(sen
     assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == [id_of_key(sender.key, "young")]
     assert sender.send(*DEPOSIT, key="k", query=WAIT).json() == first
     assert problem(sender.send("bank.Withdraw", "a", {"amount": "5"}, key="k"), 422)
+
+
+def test_keys_are_kept_by_the_time_of_the_database_if_the_clock_here_is_ahead(
+    sender: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender.send(*DEPOSIT, key="k")
+    ahead = timezone.now() + timedelta(days=8)
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    assert prune() == 0
 
 
 def test_keys_are_pruned_as_others_come(sender: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

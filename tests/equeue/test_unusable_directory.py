@@ -15,7 +15,7 @@ from tests.equeue.storing import opened
 @pytest.mark.parametrize("below", ["", "broker"])
 def test_a_file_instead_of_a_directory_is_told(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match=r"cannot use the directory .*file.*; give the directory to the user"):
+    with pytest.raises(ConfigurationError, match=r"cannot use the directory '.*/file.*/file' is a file; name another"):
         opened(tmp_path / "file" / below)
 
 

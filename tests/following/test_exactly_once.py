@@ -68,6 +68,20 @@ def test_a_handler_that_changes_the_id_of_its_row_fails(harness: Harness) -> Non
     assert "changed the id of a row from 'c' to 'other'" in harness.parked("following.moving_rows")[0].error
 
 
+def test_a_handler_that_deletes_its_row_itself_is_told_how_to(harness: Harness) -> None:
+    class Deleting(CounterRows):
+        name = "following.deleting_rows"
+        abstract = True
+
+        def added(self, row: CounterRow, event: Added) -> None:
+            row.delete()
+
+    subscription = harness.subscription(subscribers.instance(Deleting), attempts=1)
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann")))
+    harness.deliver(subscription, harness.stored("c", Added(amount=3), after=1))
+    assert "call self.delete(row) instead of row.delete()" in harness.parked("following.deleting_rows")[0].error
+
+
 def test_a_worker_that_read_before_a_deletion_cannot_bring_the_row_back(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from django.db.models import F
 
 from enode_django import CommandStatus, send_command, try_command
 from enode_django.conf import conf
@@ -225,8 +226,9 @@ def test_letters_that_nobody_settles_are_deleted_after_a_time(running: Processor
     send_command(command)
     letter = letter_of(command.id)
     letters = PostgresDeadLetters()
-    assert letters.prune(letter.last_failed_at) == 0
-    assert letters.prune(letter.last_failed_at + timedelta(seconds=1)) == 1
+    assert letters.prune(timedelta(hours=1)) == 0
+    DeadLetter.objects.filter(pk=letter.pk).update(last_failed_at=F("last_failed_at") - timedelta(hours=1))
+    assert letters.prune(timedelta(hours=1)) == 1
     assert not DeadLetter.objects.filter(pk=letter.pk).exists()
 
 

@@ -49,6 +49,11 @@ def changed_row(
         elif HANDLED not in values:
             values[HANDLED] = ()
     if row is not None and values["aggregate_root_id"] != aggregate_root_id:
+        if values["aggregate_root_id"] is None:
+            raise DefinitionError(
+                f"a handler has taken the id of the row {shown(aggregate_root_id)}; to delete the row, call "
+                "self.delete(row) instead of row.delete()"
+            )
         raise DefinitionError(
             f"a handler has changed the id of a row from {shown(aggregate_root_id)} to "
             f"{shown(values['aggregate_root_id'])}; leave it as it is: the row is that of the event's aggregate"

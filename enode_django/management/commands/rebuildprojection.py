@@ -110,6 +110,8 @@ class Command(PrintableCommand):
         for line in figures["examples"]:
             self.stdout.write(f"  {line}")
         uncompared = f", {figures['uncompared']} were not compared" if figures["uncompared"] else ""
+        if rebuilt.comparison.undecided and not rebuilt.is_swapped:
+            uncompared += f", the rows of {', '.join(rebuilt.comparison.undecided)} were not compared"
         state, end = ("parked", "swapped") if rebuilt.is_swapped else ("failed", "nothing was swapped")
         self.stdout.write(
             f"{name}: {figures['streams']} streams of {figures['aggregates']} aggregates in {figures['seconds']} s, "

@@ -51,3 +51,14 @@ def test_metadata_that_cannot_be_stored_is_refused_with_its_key() -> None:
         encode_metadata(current_metadata())
     with pytest.raises(InvalidField, match="metadata user="):
         encode_metadata(Metadata(user_id="\ud800"))
+
+
+def test_the_deepest_metadata_that_are_accepted_can_be_read_again() -> None:
+    value: list[object] = []
+    stored = b""
+    with pytest.raises(InvalidField, match=r"metadata tree="):  # noqa: PT012  (the depth is the library's)
+        while True:
+            stored = encode_metadata(Metadata(extra={"tree": value}))
+            value = [value]
+    assert len(stored) > 1_000
+    assert decode_metadata(stored).extra["tree"]
