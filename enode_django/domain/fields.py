@@ -282,20 +282,20 @@ def _dataclass(kind: type) -> FieldType:
 
 def _check_constructor(kind: Any, names: Iterable[str]) -> None:
     """Raise `UnsupportedType` if the class cannot be made of its fields alone, as reading does."""
-    constructor = signature(kind)
     known = {field.name for field in dataclasses.fields(kind)}
-    for name in kind.__dataclass_fields__:
-        if name not in known and name in constructor.parameters:
-            raise UnsupportedType(
-                f"{kind.__name__} could not be read again: its InitVar {name!r} is not kept; make it a field"
-            )
     try:
+        constructor = signature(kind)
         constructor.bind(**dict.fromkeys(names))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise UnsupportedType(
             f"{kind.__name__} could not be read again: its constructor does not take its fields: {error}; make a "
             "computed field a property"
         ) from error
+    for name in kind.__dataclass_fields__:
+        if name not in known and name in constructor.parameters:
+            raise UnsupportedType(
+                f"{kind.__name__} could be read as another value: its InitVar {name!r} is not kept; make it a field"
+            )
 
 
 class Schema:

@@ -119,11 +119,11 @@ class ClusterServers:
     def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
         """Note that a node is unusable; with ``is_replica`` because it is not a master any longer. ``waited``: seconds
         until its connection failed."""
-        self._is_old = True
         host, _, port = node.name.rpartition(":")
         self._map.cannot_be_used((host, int(port)))
         if waited >= WAITED_IN_VAIN:
             self._absent.add(node, f"for {waited:.1f} s")
+        self._is_old = True  # last: if a new map has dropped the node meanwhile, the next one does it again
 
     def moved(self, node: Node, error: MovedError) -> None:
         """Note a node's refusal that names another node as the owner of the key."""
