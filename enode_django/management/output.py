@@ -22,9 +22,17 @@ def printable_json(value: Any) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
+def _has(encoding: str, text: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class PrintableOutput(OutputWrapper):
-    """Escapes unprintable characters, except line breaks and tabs. A style has to be given to `write`: it consists of
-    escape sequences, which would be escaped in the text.
+    """Escapes unprintable characters, except line breaks and tabs, and those that the output cannot encode. A style has
+    to be given to `write`: it consists of escape sequences, which would be escaped in the text.
 
     When the reader of a pipe has ended, such as `head`, the rest is dropped: the command does its work nevertheless.
     """
@@ -38,7 +46,14 @@ class PrintableOutput(OutputWrapper):
         self, msg: str = "", style_func: Any = None, ending: str | None = None
     ) -> None:
         with self._dropped_without_reader():
-            super().write(printable(msg, keep=_LAYOUT), style_func, ending)
+            super().write(self._encodable(printable(msg, keep=_LAYOUT)), style_func, ending)
+
+    def _encodable(self, text: str) -> str:
+        """Return the text with escapes, which JSON knows too, for what the output's encoding does not have."""
+        encoding = getattr(self._file, "encoding", None)
+        if encoding is None or _has(encoding, text):
+            return text
+        return "".join(c if _has(encoding, c) else json.dumps(c)[1:-1] for c in text)
 
     def flush(self) -> None:
         with self._dropped_without_reader():

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -156,6 +157,16 @@ def _can_hold_a_socket() -> bool:
         return len(os.fsencode(tempfile.gettempdir())) <= LONGEST_DIRECTORY
     except FileNotFoundError:  # there is no writable temporary directory
         return False
+
+
+def receive_signals() -> None:
+    """Receive the stop signals, and the exit statuses of children, whatever the parent of this process has blocked or
+    ignored: both are inherited. While SIGCHLD is ignored, a child that has ended seems to live. Only the main thread
+    may change that."""
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 @contextmanager

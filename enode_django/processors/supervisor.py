@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -141,5 +142,6 @@ class Supervisor:
 
 
 def supervisor_name() -> str:
-    """Return a name that differs for each start: in a container even the process id is the same again."""
-    return f"enode-{socket.gethostname()[:20]}-{os.getpid()}-{os.urandom(3).hex()}"
+    """Return a name in ASCII that differs for each start: in a container even the process id is the same again."""
+    host = re.sub(r"[^\w.-]", "_", socket.gethostname()[:20], flags=re.ASCII)
+    return f"enode-{host}-{os.getpid()}-{os.urandom(3).hex()}"

@@ -111,6 +111,8 @@ class _Work:
 class _Child:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        for one in (ours, theirs):
+            os.set_blocking(one.fileno(), True)  # sockets of gevent are not, and the process would read nothing
         with theirs:
             try:
                 with stop_signals_blocked():

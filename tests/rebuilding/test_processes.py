@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -239,6 +240,23 @@ def test_what_a_process_raises_is_raised_here_with_its_trace(store: PostgresEven
         pool.run([Task(Shadow("no.such", "default", 1), None, [Todo("a", "bank.BankAccount", 1)])])
     assert "in a process of the rebuild" in str(raised.value.__cause__)
     assert "subscribers.get(shadow.subscriber)" in str(raised.value.__cause__)
+
+
+def test_a_process_receives_its_task_where_new_sockets_do_not_block(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of gevent, in a Celery worker with ``-P gevent``."""
+    make_pair = socket.socketpair
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        pair = make_pair()
+        for one in pair:
+            one.setblocking(False)
+        return pair
+
+    monkeypatch.setattr(socket, "socketpair", pair)
+    with contextlib.closing(Pool(1)) as pool, pytest.raises(UnknownSubscriber, match=r"no\.such"):
+        pool.run([Task(Shadow("no.such", "default", 1), None, [Todo("a", "bank.BankAccount", 1)])])
 
 
 def test_errors_of_this_package_come_back_as_they_are_and_others_are_told_in_words() -> None:

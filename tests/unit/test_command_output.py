@@ -50,6 +50,22 @@ def test_control_characters_are_escaped_and_line_breaks_and_styles_are_not() -> 
     assert err.getvalue() == f"{ESCAPED}\n"
 
 
+def test_what_an_output_cannot_encode_is_escaped_so_that_json_keeps_its_value() -> None:
+    """As with ``LC_ALL=C PYTHONUTF8=0``, or in a terminal of Latin-1."""
+    value = {"id": "\xe4 \u0416 \U0001f600"}
+
+    class TellsJson(Tells):
+        def handle(self, **options: Any) -> None:
+            self.stdout.write(printable_json(value))
+
+    for encoding in ("ascii", "latin-1"):
+        out = io.TextIOWrapper(io.BytesIO(), encoding)
+        call_command(TellsJson(), stdout=out)
+        out.seek(0)
+        assert json.loads(text := out.read()) == value
+        assert ("\xe4" in text) is (encoding == "latin-1")
+
+
 def test_the_message_of_an_error_is_escaped_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

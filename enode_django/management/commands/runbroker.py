@@ -16,6 +16,7 @@ from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.management.observing import add_port, listening, observed_broker
 from enode_django.management.output import PrintableCommand
 from enode_django.management.systems import check_linux
+from enode_django.processes.children import receive_signals
 from enode_django.processors.broker_options import broker_options
 from enode_django.processors.logs import log_to_console
 
@@ -47,6 +48,7 @@ class Command(PrintableCommand):
         **options: Any,
     ) -> None:
         check_linux("runbroker")
+        receive_signals()
         log_to_console(verbosity)
         if conf().QUEUE.BACKEND == IMMEDIATE:
             raise CommandError("ENODE['QUEUE'] names no queue: no process would use this broker")

@@ -36,7 +36,7 @@ from enode_django.management.own_broker import check_would_be_found
 from enode_django.management.owners import check_owners
 from enode_django.management.systems import check_linux
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
-from enode_django.processes.children import STOP_SIGNALS, Children, stop_signals_blocked
+from enode_django.processes.children import STOP_SIGNALS, Children, receive_signals, stop_signals_blocked
 from enode_django.processes.template import make_children
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.connections import Share, connections_by_database
@@ -91,6 +91,7 @@ class Command(PrintableCommand):
 
     def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
         check_linux("runprocessors")
+        receive_signals()
         log_to_console(verbosity)
         # The reloader has two processes. The outer one runs the broker, since it lives as long as the command.
         hosts = with_broker and not (reload and is_inner())
@@ -152,7 +153,7 @@ class Command(PrintableCommand):
         self._say_connections(current, plans)
         name, write = supervisor_name(), _Reporter(report)
         observed = self._observed(current, name, transport, options, has_broker=broker is not None)
-        with observed as look, relayed_outboxes(transport):
+        with closing(transport), observed as look, relayed_outboxes(transport):
 
             def on_report(figures: dict[str, Any]) -> None:
                 write(figures)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from enode_django.processes.children import (
     children_context,
     stop_signals_blocked,
 )
+from tests import warm
+from tests.meta.tree import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -43,6 +46,31 @@ def test_signals_that_were_blocked_before_the_start_of_a_process_stay_blocked() 
         with stop_signals_blocked():
             pass
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= STOP_SIGNALS
+
+
+@pytest.mark.parametrize("options", [{"processes": 0}, {"listen": "nowhere"}], ids=["runprocessors", "runbroker"])
+def test_a_command_gets_the_signals_that_its_parent_ignored_or_blocked(
+    request: pytest.FixtureRequest, options: dict[str, object]
+) -> None:
+    """It ends at once, since these options are refused. What a parent ignores or blocks, a child inherits."""
+    code = f"""if True:
+        import signal
+        from django import setup
+        from django.core.management import CommandError, call_command
+
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+        setup()
+        try:
+            call_command({request.node.callspec.id!r}, skip_checks=True, verbosity=0, **{options!r})
+        except CommandError as error:
+            print(error)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        print(signal.getsignal(signal.SIGCHLD).name, *(one.name for one in blocked))
+    """
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings"}
+    done = warm.run(["-c", code], cwd=ROOT, env=environment)
+    assert done.stdout.splitlines()[-1:] == ["SIG_DFL SIGUSR1"], done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
+import socket
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -13,6 +15,8 @@ from enode_django.conf.groups import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.processes.children import ContextChildren, Job, Started
 from enode_django.processors.control import Beat, Role, send
+from enode_django.processors.supervisor import supervisor_name
+from enode_django.processors.worker import worker_name
 from enode_django.processors.worker_group import (
     FAILING_AFTER,
     HEALTHY_AFTER,
@@ -23,6 +27,16 @@ from enode_django.processors.worker_group import (
     WorkerGroup,
 )
 from tests.acceptance.waiting import wait_until
+
+
+@pytest.mark.parametrize("host", ["h\xf6st-\u0436", "h\udcff st/1", ""])
+def test_a_worker_is_named_in_ascii_whatever_its_host_is_called(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """PostgreSQL replaces other characters in an ``application_name``, so that a successor finds no session of it."""
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    supervisor = supervisor_name()
+    assert re.fullmatch(
+        r"enode-[\w.-]*-\d+-[0-9a-f]{6}/event-0-[0-9a-f]{6}", worker_name(supervisor, Role.EVENT, 0), re.A
+    )
 
 
 class EndsWhenAskedFor:
