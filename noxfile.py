@@ -31,6 +31,8 @@ FAST = (
     "tests/admin",
     "tests/api",
     "tests/models",
+    "tests/snapshots",
+    "tests/equeue",
     "sample_project",
 )
 DATABASE = (

@@ -27,6 +27,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, date
 _LEFT_OUT = frozenset({"EXTENDED_ARG", "CACHE", "NOP", "RESUME", "PRECALL"})
 _LINES = frozenset({"__firstlineno__", "__static_attributes__"})
 """Attributes that Python 3.13 adds to classes: the first line, and the names that methods set."""
+_HAS_DOCSTRING = 0x4000000
+"""A flag of code that Python 3.14 adds."""
 
 
 SOURCE = "source"
@@ -159,7 +161,7 @@ class CodeReader:
 
     def _code(self, code: CodeType, known: Mapping[str, Any], package: str) -> str:
         """Return a text for the code, with the values of its names that are of the same package."""
-        shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_HAS_DOCSTRING)
         lines = [f"{shape} {code.co_varnames[: sum(shape[:3])]} {code.co_exceptiontable.hex()}"]
         for name, argument in _instructions(code):
             shown = self._code(argument, known, package) if isinstance(argument, CodeType) else self.value(argument)

@@ -39,6 +39,12 @@ def certificates(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_certificates_are_accepted_by_newer_pythons_which_are_strict(certificates: Path) -> None:
+    strict = ["openssl", "verify", "-x509_strict", "-CAfile", "ca.pem", "broker.pem"]
+    verified = subprocess.run(strict, cwd=certificates, capture_output=True, text=True, timeout=DEADLINE)
+    assert (verified.returncode, verified.stdout) == (0, "broker.pem: OK\n"), verified.stderr
+
+
 def settings_on(host: dict[str, str], directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The settings of the page as a process of this environment has them."""
     path = directory / "page_settings.py"

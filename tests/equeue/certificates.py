@@ -25,14 +25,17 @@ class Authority:
         needs_openssl()
         self._directory = directory
         self.path, self._key = (str(directory / f"{name}.{kind}") for kind in ("pem", "key"))
-        self._openssl(*f"req -x509 -days 2 -subj /CN={name} -keyout {self._key} -out {self.path}".split(), *_NEW_KEY)
+        usage = ("-addext", "keyUsage=critical,keyCertSign")
+        self._openssl(
+            *f"req -x509 -days 2 -subj /CN={name} -keyout {self._key} -out {self.path}".split(), *usage, *_NEW_KEY
+        )
 
     def certificate(self, name: str) -> tuple[str, str]:
         """Make a certificate. Return the paths of the certificate and of its key."""
         path, key, request = (str(self._directory / f"{name}.{kind}") for kind in ("pem", "key", "request"))
         self._openssl(*f"req -subj /CN={name} -keyout {key} -out {request}".split(), *_NEW_KEY)
         names = self._directory / f"{name}.names"
-        names.write_text("subjectAltName=IP:127.0.0.1")
+        names.write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
         self._openssl(
             *f"x509 -req -days 2 -in {request} -CA {self.path} -CAkey {self._key} -CAcreateserial".split(),
             *f"-extfile {names} -out {path}".split(),

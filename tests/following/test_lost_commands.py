@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -62,7 +60,7 @@ def until(condition: Callable[[], bool], step: Callable[[], None]) -> None:
 
 
 def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
-    harness: Harness, private_redis: Redis, transport: RedisStreamsTransport, tmp_path: Path
+    harness: Harness, private_redis: Redis, transport: RedisStreamsTransport
 ) -> None:
     bus = QueueCommandBus(transport, make_producer(transport), "commands")
     processor = EffectProcessor(subscribers.instance(Kindness), harness.store, bus.forward)
@@ -82,8 +80,8 @@ def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
     subscription.begin()
     resender.tick()
     wait_until_written(private_redis)
-    (log,) = private_redis.directory.rglob("appendonly.aof")
-    shutil.copy(log, tmp_path)
+    logs = {path: path.read_bytes() for path in private_redis.directory.rglob("appendonly.aof*")}
+    assert logs
 
     def step() -> None:
         harness.clock.now += 1.0
@@ -95,7 +93,8 @@ def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
     sent = ids(transport)
 
     private_redis.kill()
-    shutil.copy(tmp_path / log.name, log)
+    for path, content in logs.items():
+        path.write_bytes(content)
     private_redis.start()
     assert within(DEADLINE)(partial(ids, transport)) == []
     resender.next_step = harness.clock.now
