@@ -6,7 +6,9 @@ import pytest
 
 from chaos.__main__ import command_of, parse, rounds_of, worlds_of
 from chaos.faults import KINDS
+from chaos.faults.disks import FullDisk
 from chaos.names import BROKER, CLUSTER, REDIS
+from chaos.servers import can_mount
 
 
 def test_a_run_takes_turns_with_the_broker_and_redis() -> None:
@@ -44,4 +46,5 @@ def test_a_fault_that_no_world_can_have_is_refused(arguments: list[str], capsys:
 
 
 def test_every_kind_has_a_world() -> None:
-    parse([word for name in KINDS for word in ("--with", name)])
+    possible = [name for name in KINDS if name != FullDisk.name or can_mount()]
+    parse([word for name in possible for word in ("--with", name)])

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TypeVar
 
 import pytest
-import redis
 
 from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.concurrency.backoff import within
@@ -24,6 +23,7 @@ from enode_django.serialization.codec import decode_command
 from sample_project.embedded import Redis
 from tests.following.domain import Kindness, Opened
 from tests.following.harness import Harness
+from tests.redis_logs import crash, written_log
 
 DEADLINE = 60.0
 Value = TypeVar("Value")
@@ -36,14 +36,6 @@ def transport(private_redis: Redis) -> Iterator[RedisStreamsTransport]:
     transport.create_topic("commands", 1)
     yield transport
     transport.close()
-
-
-def wait_until_written(server: Redis) -> None:
-    """Wait until Redis has written its log: with ``appendfsync everysec`` and a busy disk, it answers before that."""
-    with redis.Redis.from_url(server.url) as client:
-        deadline = time.monotonic() + DEADLINE
-        while (log := client.info("persistence"))["aof_buffer_length"] or log["aof_pending_bio_fsync"]:
-            assert time.monotonic() < deadline, log
 
 
 def ids(transport: RedisStreamsTransport) -> list[str]:
@@ -79,9 +71,7 @@ def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
     )
     subscription.begin()
     resender.tick()
-    wait_until_written(private_redis)
-    logs = {path: path.read_bytes() for path in private_redis.directory.rglob("appendonly.aof*")}
-    assert logs
+    log = written_log(private_redis)
 
     def step() -> None:
         harness.clock.now += 1.0
@@ -92,10 +82,7 @@ def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
     until(lambda: len(ids(transport)) == 2, step)
     sent = ids(transport)
 
-    private_redis.kill()
-    for path, content in logs.items():
-        path.write_bytes(content)
-    private_redis.start()
+    crash(private_redis, log)
     assert within(DEADLINE)(partial(ids, transport)) == []
     resender.next_step = harness.clock.now
     until(lambda: len(ids(transport)) == 2, step)

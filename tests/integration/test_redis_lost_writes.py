@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.subscribing import Consumer, Limits, Mode
@@ -16,6 +14,7 @@ from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from sample_project.embedded import Redis
 from tests.equeue.consuming import Handled, eventually, texts
 from tests.equeue.redis_servers import persist
+from tests.redis_logs import crash, written_log
 
 DEADLINE = 60.0
 
@@ -37,19 +36,10 @@ def finish_all(consumer: QueueConsumer) -> list[bytes]:
     return finished
 
 
-def wait_until_written(server: Redis) -> None:
-    """Wait until Redis has written to its log. With ``appendfsync everysec`` it answers earlier while its disk is
-    busy."""
-    with redis.Redis.from_url(server.url) as client:
-        deadline = time.monotonic() + DEADLINE
-        while (log := client.info("persistence"))["aof_buffer_length"] or log["aof_pending_bio_fsync"]:
-            assert time.monotonic() < deadline, log
-
-
 @pytest.mark.parametrize("new", [3, 50], ids=["the queue stays shorter", "the queue gets longer again"])
 @pytest.mark.parametrize("first", ["renew", "commit"])
 def test_what_is_sent_after_the_crash_is_delivered_to_consumers_from_before(
-    private_redis: Redis, transport: RedisStreamsTransport, tmp_path: Path, new: int, first: str
+    private_redis: Redis, transport: RedisStreamsTransport, new: int, first: str
 ) -> None:
     consumer = QueueConsumer(transport, group="group", topic="topic", owner="worker", lease=60)
     consumer.assign([0])
@@ -57,15 +47,11 @@ def test_what_is_sent_after_the_crash_is_delivered_to_consumers_from_before(
     transport.send("topic", {0: [b"kept"] * 10})
     assert finish_all(consumer) == [b"kept"] * 10
     consumer.commit()
-    wait_until_written(private_redis)
-    (log,) = private_redis.directory.rglob("appendonly.aof")
-    shutil.copy(log, tmp_path)
+    log = written_log(private_redis)
     transport.send("topic", {0: [b"lost"] * 5})
     assert finish_all(consumer) == [b"lost"] * 5
 
-    private_redis.kill()
-    shutil.copy(tmp_path / log.name, log)
-    private_redis.start()
+    crash(private_redis, log)
     sent = [b"new %d" % number for number in range(new)]
     assert persist(lambda: transport.send("topic", {0: sent})) == {0: 10}
 
@@ -90,14 +76,10 @@ def test_what_is_sent_after_the_crash_is_handled_by_who_gets_all_messages(
     consumer.start()
     try:
         eventually(lambda: handled.bodies == ["kept"])
-        wait_until_written(private_redis)
-        (log,) = private_redis.directory.rglob("appendonly.aof")
-        shutil.copy(log, tmp_path)
+        log = written_log(private_redis)
         transport.send("topic", {0: texts("lost", "lost")})
         eventually(lambda: handled.bodies == ["kept", "lost", "lost"])
-        private_redis.kill()
-        shutil.copy(tmp_path / log.name, log)
-        private_redis.start()
+        crash(private_redis, log)
         assert persist(lambda: transport.send("topic", {0: texts(*range(5))})) == {0: 1}
         eventually(lambda: handled.bodies[-5:] == ["0", "1", "2", "3", "4"])
     finally:
