@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LAMBDA = "<lambda>"
-_IGNORED = frozenset({"ctx", "kind", "type_comment", "annotation", "returns"})
-"""Fields of nodes that do not change what the code does."""
+_IGNORED = frozenset({"ctx", "kind", "type_comment", "annotation", "returns", "is_lazy"})
+"""Fields of nodes that do not change what the code does. Python 3.15 adds ``is_lazy``, which no import in a function
+is."""
 MODULES_KEPT = 4
 """Syntax trees of modules that are kept for further functions."""
 

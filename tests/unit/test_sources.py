@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import linecache
@@ -17,7 +18,7 @@ from enode_django.repository.sources import Source, source_of
 from tests.meta.tree import ROOT
 
 EVERYTHING = ROOT / "tests" / "unit" / "every_syntax.py"
-VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 SHOW = """
 import runpy, sys
 from types import FunctionType
@@ -54,6 +55,23 @@ def test_every_version_of_python_makes_the_same_texts(version: str) -> None:
     assert ours.count("\n") >= 20
     assert "None" not in {line.partition(" ")[2] for line in ours.splitlines()}
     assert shown_by(python) == ours
+
+
+@pytest.mark.parametrize("kind", [ast.Import, ast.ImportFrom])
+def test_what_a_later_python_adds_to_imports_changes_no_text(
+    kind: type[ast.AST], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def importing() -> object:
+        import math
+        from math import pi
+
+        return math, pi
+
+    before = source_of(importing)
+    assert before is not None and kind.__name__ in before.text
+    monkeypatch.setattr(kind, "_fields", (*(name for name in kind._fields if name != "is_lazy"), "is_lazy"))
+    monkeypatch.setattr(kind, "is_lazy", 0, raising=False)  # as in Python 3.15
+    assert source_of(importing) == before
 
 
 numbers = itertools.count()
