@@ -66,6 +66,7 @@ POSTGRES = {
         nox.param("3.12", "6.0"),
         nox.param("3.13", "6.1", tags=["corner"]),
         nox.param("3.14", "6.1"),
+        nox.param("3.15", "6.1"),
     ],
 )
 def django(session: nox.Session, django: str) -> None:

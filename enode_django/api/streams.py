@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
 from functools import partial
@@ -57,7 +57,7 @@ def write_cursor(places: Places) -> str:
 def read_cursor(cursor: str) -> Places:
     """Read a cursor of `write_cursor`. Raises ValueError for a malformed one."""
     try:
-        text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+        text = b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
         pairs = (part.split(":", 1) for part in text.split(","))
         return {_number(number): Position.parse(position) for number, position in pairs}
     except ValueError:
