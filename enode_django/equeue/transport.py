@@ -272,6 +272,10 @@ class Transport(Protocol):
         `ValueError` for a ``limit`` below 1.
         """
 
+    def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
+        """Return the first message from the given offset of each queue on, as a `pull` without waiting does, to a
+        caller that pulls nothing behind it. Pulls of other callers are as fast as without it."""
+
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return for each queue the offset that its next message will get."""
 

@@ -252,6 +252,9 @@ class MemoryTransport:
             route = self._coordinator.topic(topic).version
             return [PulledBatch(number, places, bodies, route) for number, (places, bodies) in found.items() if bodies]
 
+    def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
+        return self.pull(topic, offsets, limit=1, wait=0)
+
     def _wait(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
         """Wait until a message comes, the topic is deleted, or the thread is woken."""
         thread, queues = threading.get_ident(), self._queues[topic]

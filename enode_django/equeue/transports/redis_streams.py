@@ -197,6 +197,9 @@ class RedisStreamsTransport:
     ) -> Sequence[PulledBatch]:
         return self._reader.pull(topic, offsets, limit=limit, wait=wait)
 
+    def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
+        return self._reader.pull(topic, offsets, limit=1, wait=0)
+
     def wake(self, thread: int) -> None:
         self._reader.wake(thread)
 
