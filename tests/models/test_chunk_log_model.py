@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from enode_django.equeue.broker import index
 from enode_django.equeue.broker.batches import ALIGNMENT, NewBatch
-from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.checkpoint import PendingCheckpoint
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.records import decode_records, encode_records
 from tests.equeue.storing import Heard, chunks, delete_due, offset_at, opened, read_batches

@@ -11,10 +11,10 @@ from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.calls import LATER, Background, Call, Later, WhenSafe
 from enode_django.equeue.broker.index_files import IndexFile, delete_index_files
+from enode_django.equeue.broker.index_loader import offsets_at
 from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
-from enode_django.equeue.broker.seeking import offsets_at
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Route

@@ -156,12 +156,11 @@ class Measuring:
 
     def _stored_and_waiting(self) -> Figures:
         store = self._store
-        ring_batches, ring_bytes = store.ring_held
         return {
             "unflushed_bytes": store.unflushed_bytes,
             "held_bytes": store.held_bytes,
-            "ring_batches": ring_batches,
-            "ring_bytes": ring_bytes,
+            "ring_batches": len(store.ring),
+            "ring_bytes": store.ring.held_bytes,
             "uses_reserve": store.space.refuses_sends,
             "deleted_early": store.deletion.early,
             "damaged_batches": len(store.reader.damaged),

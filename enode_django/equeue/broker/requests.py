@@ -1,4 +1,5 @@
-"""The requests of clients: names and the kinds of their arguments. Pure. Every value from outside is checked."""
+"""The requests of clients: their frames, names, and the kinds of their arguments. Pure. Every value from outside is
+checked."""
 
 from __future__ import annotations
 
@@ -6,13 +7,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import msgpack
+
 from enode_django.equeue.broker.access import Role
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.state import commit_of
+from enode_django.equeue.frames import MAX_ALL_ITEMS, MAX_ITEMS, decode_message
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transport import LONGEST_AGE
-from enode_django.exceptions import BadRequest, UnknownRequest, shown
+from enode_django.exceptions import BadRequest, MalformedFrame, UnknownRequest, shown
 
+MAX_PLAIN_FRAME = 1024 * 1024
+"""Bytes of a request without messages. A request about all queues of a topic takes 0.8 MB at most."""
+MAX_TEXT = 64 * 1024
+"""Bytes of one text. A later check refuses names that are too long, with a better message; this limit bounds memory,
+since a text takes up to four times as much memory as it has bytes."""
+_HEAD = 64
+"""Bytes that contain the number and the name of a request."""
 MOST_TEXT = 1_000
 MOST_QUEUES = 1 << 16
 _BACKUP_NAME = re.compile(r"(?!.*\.new$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -190,6 +201,28 @@ REQUESTS: Mapping[str, Request] = {
     "figures": Request((), role=None),
     "back_up": Request((backup_name,), role=ADMINISTER),
 }
+
+
+def decode_request(payload: memoryview) -> Any:
+    """Return the request. Raises `MalformedFrame`, after at most `_HEAD` bytes if it is too large for its name."""
+    if len(payload) > MAX_PLAIN_FRAME and not _may_be_large(payload):
+        raise MalformedFrame(
+            f"a request of {len(payload)} bytes is above the limit of {MAX_PLAIN_FRAME} for those without messages in "
+            "them; send less at once"
+        )
+    return decode_message(payload, MAX_ITEMS, max_all_items=MAX_ALL_ITEMS, max_text=MAX_TEXT)
+
+
+def _may_be_large(payload: memoryview) -> bool:
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(payload[:_HEAD])
+    try:
+        unpacker.read_array_header()
+        unpacker.skip()
+        request = REQUESTS.get(unpacker.unpack())
+    except (ValueError, TypeError, msgpack.UnpackException):  # it has no name there
+        return False
+    return request is not None and request.is_large
 
 
 def checked(name: str, values: Sequence[Any]) -> list[Any]:

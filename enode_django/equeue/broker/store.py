@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
-from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
-from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.checkpoint import Checkpoint, PendingCheckpoint, found_checkpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock
 from enode_django.equeue.broker.deletion import Deletion
 from enode_django.equeue.broker.held_memory import HeldMemory
@@ -29,8 +28,7 @@ from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.reading import BatchReader
-from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
-from enode_django.equeue.broker.renewing import renew_unsafe
+from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries, renew_unsafe
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace
@@ -104,8 +102,8 @@ class MessageStore:
         self.space = DiskSpace(directory, reserve=reserve, low=low_space)
         self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
         self.queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
-        self._ring = Ring(ring_batches, ring_bytes)
-        self.reader = BatchReader(self._log, self.queues, self._ring, shows_safe=shows_safe)
+        self.ring = Ring(ring_batches, ring_bytes)
+        self.reader = BatchReader(self._log, self.queues, self.ring, shows_safe=shows_safe)
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
         self.deletion = Deletion(self._log, self.queues, self.now)
@@ -181,11 +179,6 @@ class MessageStore:
         return self._memory.held
 
     @property
-    def ring_held(self) -> tuple[int, int]:
-        """The number of batches in the ring, and their bytes."""
-        return len(self._ring), self._ring.held_bytes
-
-    @property
     def sync_seconds(self) -> Histogram:
         """The durations of flushes."""
         return self._log.sync_seconds
@@ -214,7 +207,7 @@ class MessageStore:
             self.queues.of(topic, header.queue).add(entry_of(header))
             firsts.setdefault(header.queue, header.first_offset)
             kept = body if isinstance(body, bytes) else bytes(body)
-            self._ring.add(header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, kept))
+            self.ring.add(header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, kept))
         self.on_append()
         return firsts
 

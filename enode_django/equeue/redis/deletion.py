@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.messages import GroupState
 from enode_django.equeue.redis.connection import ScriptCall
 from enode_django.equeue.redis.scripts import Script
 from enode_django.equeue.redis.topic_scripts import DELETED, REGISTER
 from enode_django.equeue.redis.topics import RedisTopics
-from enode_django.equeue.refusals import check_queues
+from enode_django.equeue.refusals import check_deletable_queue, check_queues, check_unused
 from enode_django.exceptions import TransportUnavailable, UnknownTopic
 
 CONDEMN = Script("""

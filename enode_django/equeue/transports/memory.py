@@ -16,7 +16,6 @@ from operator import itemgetter
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.coordination import Coordinator
-from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.known_sends import KnownSends
 from enode_django.equeue.messages import (
     Commit,
@@ -29,7 +28,7 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.refusals import check_limit, check_route, check_size
+from enode_django.equeue.refusals import check_deletable_queue, check_limit, check_route, check_size, check_unused
 from enode_django.equeue.topic_records import Bounds
 from enode_django.equeue.transport import LONG_POLL
 
