@@ -13,7 +13,7 @@ from typing import Any
 from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backing_up import BackingUp
+from enode_django.equeue.broker.backup import BackingUp
 from enode_django.equeue.broker.checkpoints import Checkpoints
 from enode_django.equeue.broker.deleting import Deleter
 from enode_django.equeue.broker.flushing import Action, Flusher

@@ -19,7 +19,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
+from enode_django.equeue.broker.batches import (
+    ALIGNMENT,
+    NO_PRODUCER,
+    NewBatch,
+    Stamp,
+    StoredBatch,
+    lay_out,
+    lay_out_control,
+)
 from enode_django.equeue.broker.checkpoint import Checkpoint, PendingCheckpoint, found_checkpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock
 from enode_django.equeue.broker.deletion import Deletion
@@ -30,7 +38,6 @@ from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.reading import BatchReader
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries, renew_unsafe
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
-from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace
 from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.files import DirectoryLock, make_ignored_directory, shut_out_others, translated, usable
