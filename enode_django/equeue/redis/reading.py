@@ -9,11 +9,11 @@ from typing import Any
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.redis.batches import parse_entries
 from enode_django.equeue.redis.connection import LONGEST_BLOCK, Command, RedisConnection
-from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.inbox import blocks
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.pulling import PullCounts
 from enode_django.equeue.redis.sending import foreign_entries
+from enode_django.equeue.redis.topics import RedisTopics
 from enode_django.equeue.redis.waiting import read_first, read_waking
 from enode_django.equeue.redis.wakes import Wakes
 from enode_django.equeue.refusals import check_limit
@@ -28,7 +28,7 @@ LOOK_AGAIN = 1.0
 class RedisReader:
     """The part of `RedisStreamsTransport` that pulls, with the same guarantees."""
 
-    def __init__(self, keys: Keys, connection: RedisConnection, topics: DeletableTopics) -> None:
+    def __init__(self, keys: Keys, connection: RedisConnection, topics: RedisTopics) -> None:
         self._keys = keys
         self._connection = connection
         self._topics = topics
