@@ -26,12 +26,12 @@ class Handling:
         self,
         handle: Callable[[Message], object],
         worklist: Worklist,
-        shares: Mapping[str, TopicConsumer],
+        consumers: Mapping[str, TopicConsumer],
         failures: FailureTopics,
     ) -> None:
         self._handle = handle
         self._worklist = worklist
-        self._shares = shares
+        self._consumers = consumers
         self._failures = failures
         self._closed = threading.Event()
 
@@ -65,7 +65,7 @@ class Handling:
                 exc_info=error,
             )
             return self._set_aside(task, error_text(error))
-        self._shares[task.window.topic].finish(task)
+        self._consumers[task.window.topic].finish(task)
         return None
 
     def _is_ours(self, task: Task) -> bool:
@@ -79,6 +79,6 @@ class Handling:
     def _set_aside(self, task: Task, error: str, *, for_good: bool = False) -> Task | None:
         due = self._failures.set_aside(task.message, error, for_good=for_good)
         if due is None:
-            self._shares[task.window.topic].finish(task)
+            self._consumers[task.window.topic].finish(task)
             return None
         return task._replace(due=due, message=task.message._replace(attempt=task.message.attempt + 1))
