@@ -221,8 +221,8 @@ def _send(transport: Transport, group: str, messages: Sequence[Message], to_topi
 
 
 def _send_to_retries(transport: Transport, topic: str, messages: Sequence[Message]) -> None:
-    """Send the messages of one queue to one queue of the retries, in their order: that of the shortest delay, if the
-    letter was tried after each delay of the policy."""
+    """Send the messages of each queue, in their order, to one queue of the retries: to its queue of the shortest delay,
+    if the letters were tried after each delay of the policy."""
     queues = transport.create_topic(topic, 1)
     bodies: dict[int, list[bytes]] = {}
     for message in messages:

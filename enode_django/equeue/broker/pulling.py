@@ -95,21 +95,21 @@ class Pulling:
 
     def answer_all(self) -> None:
         """Answer all waiting pulls at once, without messages."""
-        for pull in self._those():
+        for pull in self._pulls():
             pull.call.answer([])
 
     def refuse(self, topic: str, error: EnodeError) -> None:
         """Fail all pulls that wait for messages of a topic."""
-        for pull in self._those():
+        for pull in self._pulls():
             if pull.topic == topic:
                 pull.call.fail(error)
 
     def __len__(self) -> int:
         """Return how many pulls wait."""
-        return len(self._those())
+        return len(self._pulls())
 
-    def _those(self) -> set[_Pull]:
-        return {each for those in self._waiting.values() for each in those}
+    def _pulls(self) -> set[_Pull]:
+        return {pull for pulls in self._waiting.values() for pull in pulls}
 
     def _look_again(self, pull: _Pull) -> None:
         if not pull.is_reading and pull.call.has_room:
@@ -207,10 +207,10 @@ class Pulling:
         if pull.timer is not None:
             pull.timer.cancel()
         for queue in pull.offsets:
-            those = self._waiting.get((pull.topic, queue))
-            if those is not None:
-                those.discard(pull)
-                if not those:
+            pulls = self._waiting.get((pull.topic, queue))
+            if pulls is not None:
+                pulls.discard(pull)
+                if not pulls:
                     del self._waiting[pull.topic, queue]
 
 

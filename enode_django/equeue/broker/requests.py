@@ -27,7 +27,7 @@ _HEAD = 64
 MOST_TEXT = 1_000
 MOST_QUEUES = 1 << 16
 _BACKUP_NAME = re.compile(r"(?!.*\.new$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""The name of one directory in that of all backups. A name that ends with ".new" is of a backup that is being made."""
+"""The name of a directory. One that ends with ".new" belongs to an unfinished backup."""
 
 Check: TypeAlias = Callable[[Any], Any]
 

@@ -93,7 +93,7 @@ class MessageStore:
         None: a share of the machine's memory. ``shows_safe``: `read` returns only what is safe on the disk. ``reserve``
         and ``low_space``: see `DiskSpace`. ``accept_loss``: open even if topics, groups and offsets are lost.
 
-        Raises `DirectoryInUse`, and `ConfigurationError` if the directory is none, or this process may not use it.
+        Raises `DirectoryInUse`, and `ConfigurationError` if the path is not a directory or this process may not use it.
         """
         self.directory = directory
         self.shows_safe = shows_safe
@@ -225,7 +225,7 @@ class MessageStore:
         self.on_append()
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return the first offset that is left and the one that the next message will get; equal if nothing is left."""
+        """Return the offsets of the oldest message left and of the next one to come; they are equal if none is left."""
         index = self.queues.get(topic, queue)
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
 
