@@ -36,7 +36,7 @@ __all__ = ["DeadLetter", "dead_letters", "discard", "groups_with_dead_letters", 
 
 REQUEUE_GROUP = "requeue"
 LEASE = 60.0
-AT_ONCE = 100
+LETTERS_PER_NOTE = 100
 """The most letters that are sent before their note is written; large ones are sent in smaller portions."""
 
 
@@ -180,7 +180,7 @@ def _settle(
         chosen = _chosen(transport, group, offsets, suits)
         # Read again: all letters together may be too large for the memory.
         letters = (letter for letter in dead_letters(transport, group) if letter.offset in chosen)
-        for some in portions(letters, lambda letter: len(letter.body), most_items=AT_ONCE):
+        for some in portions(letters, lambda letter: len(letter.body), most_items=LETTERS_PER_NOTE):
             lease.renew()
             act(some)
             done = [letter.offset for letter in some]

@@ -178,7 +178,7 @@ def test_the_page_names_the_limits() -> None:
         "seconds without progress within a frame": options.frame_timeout,
         "unflushed bytes": options.max_unflushed,
         "connections": options.max_connections,
-        "producers whose sends are known": known_sends.MOST_PRODUCERS,
+        "producers whose sends are known": known_sends.PRODUCERS_KEPT,
         "inboxes": inboxes.MOST_INBOXES,
         "answers in an inbox": inboxes.MOST_ANSWERS,
         "bytes in an inbox": inboxes.MOST_BYTES,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_INTERVAL = 0.25
 """Seconds between two measurements of the loop's delay."""
-AT_ONCE = 200
+QUEUES_AT_ONCE = 200
 """Queues of groups that are measured before the loop runs other tasks."""
 MOST_READS = 64
 """Index files that are read for one set of figures; the missing figures follow with the next ones."""
@@ -125,7 +125,7 @@ class Measuring:
                 for queue in range(topic.queues):
                     rows.append(self._row(name, queue, committed.get(queue, 0), used, unread))
                     looked += 1
-                    if looked % AT_ONCE == 0:
+                    if looked % QUEUES_AT_ONCE == 0:
                         await asyncio.sleep(0)
                 groups.append([name, group, sum(committed.values()), rows])
         self._times = used

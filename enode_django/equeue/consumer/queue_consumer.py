@@ -11,7 +11,7 @@ from typing import NamedTuple
 from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.messages import Commit, PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transport import AT_ONCE, LONG_POLL, Transport
+from enode_django.equeue.transport import LONG_POLL, Transport
 from enode_django.equeue.waking import PullingThread
 from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnavailable, UnknownQueue
 
@@ -250,7 +250,7 @@ class QueueConsumer:
 
         A queue whose window holds ``max_held`` messages is left out until its first unfinished one is finished.
         """
-        wait = max(self._puller.wait_of(wait), AT_ONCE)
+        wait = self._puller.wait_of(wait)
         windows = {queue: window for queue, window in self._windows.items() if not window.closed}
         offsets = {
             queue: window.next_offset

@@ -241,15 +241,11 @@ class MemoryTransport:
         check_limit(limit)
         with self._changed:
             self._coordinator.topic(topic, offsets)
-            if not offsets:
-                return []
-            queues = {number: self._queues[topic][number] for number in offsets}
-            if wait > 0:
+            if offsets and wait > 0:
                 self._wait(topic, offsets, wait)
-                self._coordinator.topic(topic, offsets)
-            found = {number: queue.read(offsets[number], limit) for number, queue in queues.items()}
-            route = self._coordinator.topic(topic).version
-            return [PulledBatch(number, places, bodies, route) for number, (places, bodies) in found.items() if bodies]
+            route = self._coordinator.topic(topic, offsets).version
+            found = ((number, self._queues[topic][number].read(at, limit)) for number, at in offsets.items())
+            return [PulledBatch(number, places, bodies, route) for number, (places, bodies) in found if bodies]
 
     def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
         return self.pull(topic, offsets, limit=1, wait=0)
