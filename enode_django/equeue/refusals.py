@@ -59,20 +59,17 @@ def check_queues(topic: str, queues: Collection[int], count: int) -> None:
 
 
 def check_size(bodies: Mapping[int, Sequence[bytes]], limit: int) -> None:
-    """Raise `QueueError` for a send of more bytes than their ``max_send``."""
     size = sum(sum(map(len, some)) for some in bodies.values())
     if size > limit:
         raise QueueError(f"a send of {size} bytes is above the limit of {limit}; send fewer messages at once")
 
 
 def check_limit(limit: int) -> None:
-    """Raise `ValueError` for a ``limit`` of `Transport.pull` below 1."""
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit!r}")
 
 
 def check_route(topic: str, route: int | None, version: int) -> None:
-    """Raise `StaleRoute` for a send with another route version than the topic's."""
     if route is not None and route != version:
         raise stale_route(topic, route, {})
 

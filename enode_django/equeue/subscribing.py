@@ -21,12 +21,11 @@ from math import inf
 from pathlib import Path
 
 from enode_django.equeue.consumer.failing import FailureTopics
-from enode_django.equeue.consumer.handling import Handling
+from enode_django.equeue.consumer.handling import Handling, lease_holds
 from enode_django.equeue.consumer.subscription import Limits, Mode, Order, Subscription
 from enode_django.equeue.consumer.timers import Timers
 from enode_django.equeue.consumer.topic_consumer import TopicConsumer
 from enode_django.equeue.consumer.worklist import Worklist
-from enode_django.equeue.leases import lease_holds
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
 from enode_django.equeue.threads import Threads

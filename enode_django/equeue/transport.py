@@ -273,8 +273,8 @@ class Transport(Protocol):
         """
 
     def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
-        """Return the first message from the given offset of each queue on, as a `pull` without waiting does, to a
-        caller that pulls nothing behind it. Pulls of other callers are as fast as without it."""
+        """Return the first message of each queue from the given offset on, as a `pull` without waiting does, to a
+        caller that pulls nothing behind it. Does not slow down the pulls of others."""
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return for each queue the offset that its next message will get."""

@@ -60,7 +60,6 @@ class Measuring:
         self._looked = now
 
     def begin(self, call: Call) -> Later:
-        """Answer with the current figures."""
         return self._background.answer(call, "figures", self.figures())
 
     async def figures(self) -> Figures:

@@ -276,7 +276,6 @@ class RedisStreamsTransport:
         self._trimmer.trim(topic)
 
     def mend(self, topic: str) -> Mapping[int, int]:
-        """Delete foreign entries above the ends of the queues. Return their number for each queue."""
         return self._trimmer.mend(topic)
 
     def hazards(self) -> Sequence[str]:
