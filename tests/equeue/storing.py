@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from enode_django.equeue.broker.batches import NewBatch, StoredBatch
-from enode_django.equeue.broker.deleting import Deleter
+from enode_django.equeue.broker.deleter import Deleter
 from enode_django.equeue.broker.index import NotInMemory
 from enode_django.equeue.broker.reading import ColdRead
 from enode_django.equeue.broker.recovery import Sent

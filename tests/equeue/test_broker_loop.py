@@ -16,7 +16,7 @@ from enode_django.equeue.broker import index as indexing
 from enode_django.equeue.broker.calls import LATER, Call
 from enode_django.equeue.broker.checkpoint import PendingCheckpoint
 from enode_django.equeue.broker.checkpoints import LEAST_REST, Checkpoints
-from enode_django.equeue.broker.deleting import LEAST_PAUSE, REMOVED_AT_ONCE, Deleter
+from enode_django.equeue.broker.deleter import LEAST_PAUSE, REMOVED_AT_ONCE, Deleter
 from enode_django.equeue.broker.deletion import SURVEYED_AT_ONCE
 from enode_django.equeue.broker.index import Entry
 from enode_django.equeue.broker.index_loader import offsets_at

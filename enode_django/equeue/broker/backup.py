@@ -46,7 +46,7 @@ class BackedUp(NamedTuple):
     copied_bytes: int
 
 
-class BackingUp:
+class Backups:
     """Makes backups on request of clients, one at a time. Lives in the event loop; another thread waits for the disk.
     ``checkpoint`` writes a checkpoint, or waits for the one that is being written."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backup import BackingUp
+from enode_django.equeue.broker.backup import Backups
 from enode_django.equeue.broker.calls import LATER, Background, Call, Later, WhenSafe
 from enode_django.equeue.broker.index_files import IndexFile, delete_index_files
 from enode_django.equeue.broker.index_loader import offsets_at
@@ -37,7 +37,7 @@ class Handlers:
         *,
         when_safe: WhenSafe | None,
         trim: Callable[[Callable[[], None]], None],
-        backing_up: BackingUp,
+        backups: Backups,
         measuring: Measuring,
     ) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class Handlers:
             "receive": answering.receive,
             "trim": self.trim,
             "offsets_at": self.offsets_at,
-            "back_up": backing_up.begin,
+            "back_up": backups.begin,
             "figures": measuring.begin,
         }
         known = state.coordinator  # which is restored by now. Its changes are the state's, which writes them down
