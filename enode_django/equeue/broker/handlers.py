@@ -74,8 +74,7 @@ class Handlers:
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
         """Answer the call, now or later, or raise the error with which the caller answers it."""
         arguments = checked(name, values)
-        request = REQUESTS[name]
-        if request.durable or request.tells_ends:
+        if REQUESTS[name].when_safe:
             call.when_safe = self._when_safe
         plain = self._plain.get(name)
         value = plain(*arguments) if plain is not None else self._waiting[name](call, *arguments)

@@ -142,14 +142,13 @@ def replies(value: Any) -> Sequence[tuple[str, bytes]]:
 
 
 class Request(NamedTuple):
-    """``durable``: the answer says that something is stored, so it waits for the disk if every write has to.
-    ``tells_ends``: the answer says where queues end, and waits as well. ``defaults``: values for the last arguments,
-    which earlier clients do not send. ``role``: the role that a client's secret must have; None: any. ``is_large``: the
-    frame may have the size of any frame, since it holds messages, receipts or answers."""
+    """``when_safe``: the answer says that something is stored, or where queues end, so it waits for the disk if every
+    write has to. ``defaults``: values for the last arguments, which earlier clients do not send. ``role``: the role
+    that a client's secret needs; None: any. ``is_large``: the frame holds messages, receipts or answers, and may have
+    the size of any frame."""
 
     arguments: tuple[Check, ...]
-    durable: bool = False
-    tells_ends: bool = False
+    when_safe: bool = False
     defaults: tuple[Any, ...] = ()
     role: Role | None = Role.ADMINISTER
     is_large: bool = False
@@ -159,38 +158,38 @@ PRODUCE, CONSUME, ADMINISTER = Role.PRODUCE, Role.CONSUME, Role.ADMINISTER
 
 REQUESTS: Mapping[str, Request] = {
     "topics": Request((), role=None),
-    "create_topic": Request((text, queue_total), durable=True, role=PRODUCE),
+    "create_topic": Request((text, queue_total), when_safe=True, role=PRODUCE),
     "queue_count": Request((text,), role=None),
     "queues": Request((text,), role=None),
     "route": Request((text,), role=None),
-    "delete_topic": Request((text, truth), durable=True, role=ADMINISTER),
-    "delete_queue": Request((text, natural, truth), durable=True, role=ADMINISTER),
-    "add_queues": Request((text, queue_total, optional(truth)), durable=True, role=ADMINISTER),
-    "show": Request((text, number, *[optional(truth)] * 3), durable=True, role=ADMINISTER),
+    "delete_topic": Request((text, truth), when_safe=True, role=ADMINISTER),
+    "delete_queue": Request((text, natural, truth), when_safe=True, role=ADMINISTER),
+    "add_queues": Request((text, queue_total, optional(truth)), when_safe=True, role=ADMINISTER),
+    "show": Request((text, number, *[optional(truth)] * 3), when_safe=True, role=ADMINISTER),
     "announce": Request((text, text), role=PRODUCE),
     "producers": Request((text,), role=None),
-    "send": Request((text, batches, optional(number), producer, natural), durable=True, role=PRODUCE, is_large=True),
+    "send": Request((text, batches, optional(number), producer, natural), when_safe=True, role=PRODUCE, is_large=True),
     "pull": Request((text, numbers, number, seconds), role=CONSUME),
-    "end_offsets": Request((text,), tells_ends=True, role=None),
+    "end_offsets": Request((text,), when_safe=True, role=None),
     "offsets_at": Request((text, moment), role=None),
     "join": Request((text, text, text, seconds), role=CONSUME),
     "leave": Request((text, text, text), role=CONSUME),
-    "bury": Request((text, text, text, deaths), durable=True, role=CONSUME),
-    "acquire": Request((text, text, number, text, seconds, number), durable=True, role=CONSUME),
+    "bury": Request((text, text, text, deaths), when_safe=True, role=CONSUME),
+    "acquire": Request((text, text, number, text, seconds, number), when_safe=True, role=CONSUME),
     "renew": Request((text, text, text, numbers, seconds), role=CONSUME),
     "release": Request((text, text, text, numbers), role=CONSUME),
-    "commit": Request((text, text, commits), durable=True, role=CONSUME, is_large=True),
+    "commit": Request((text, text, commits), when_safe=True, role=CONSUME, is_large=True),
     "receipts": Request((text, text, number), role=CONSUME),
     "receipts_from": Request((text, text, number, natural), role=CONSUME),
     "committed": Request((text, text), role=None),
-    "set_offset": Request((text, text, number, number), durable=True, role=ADMINISTER),
+    "set_offset": Request((text, text, number, number), when_safe=True, role=ADMINISTER),
     "groups": Request((text,), role=None),
     "timelines": Request((text,), role=None),
-    "delete_group": Request((text, text), durable=True, role=ADMINISTER),
-    "retire_group": Request((text, text), durable=True, role=ADMINISTER),
-    "pause_group": Request((text, text, truth), durable=True, role=ADMINISTER),
+    "delete_group": Request((text, text), when_safe=True, role=ADMINISTER),
+    "retire_group": Request((text, text), when_safe=True, role=ADMINISTER),
+    "pause_group": Request((text, text, truth), when_safe=True, role=ADMINISTER),
     "paused_groups": Request((text,), role=None),
-    "set_retention": Request((text, optional(number_of_seconds)), durable=True, role=ADMINISTER),
+    "set_retention": Request((text, optional(number_of_seconds)), when_safe=True, role=ADMINISTER),
     "retention": Request((text,), role=None),
     "trim": Request((text,), role=CONSUME),
     "open_inbox": Request((text,), role=PRODUCE),
