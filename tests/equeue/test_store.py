@@ -181,7 +181,7 @@ def test_a_thread_may_flush_and_write_checkpoints_while_the_store_goes_on(tmp_pa
             store.drop_idle()
             if number % 100 == 0:
                 store.flush()
-                pending = store.begin_checkpoint(b"")
+                pending = store.begin_checkpoint([b""])
                 writing = threads.submit(pending.write)
                 send(store, 3, b"meanwhile")
                 writing.result(timeout=240)
@@ -297,7 +297,7 @@ def test_opening_again_and_again_after_crashes_changes_nothing(tmp_path: Path) -
 def test_a_checkpoint_is_written_while_the_store_goes_on(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     send(store, 0, b"before")
-    pending = store.begin_checkpoint(b"state")
+    pending = store.begin_checkpoint([b"state"])
     send(store, 0, b"after")
     pending.write()
     send(store, 1, b"after that")
@@ -317,7 +317,7 @@ def test_a_checkpoint_that_was_not_finished_leaves_the_one_before(tmp_path: Path
     send(store, 0, b"a")
     store.checkpoint(b"first")
     send(store, 0, b"b")
-    for write in store.begin_checkpoint(b"second").writes:  # the crash comes before the checkpoint file itself
+    for write in store.begin_checkpoint([b"second"]).writes:  # the crash comes before the checkpoint file itself
         write.write()
     store.abandon()
     store, heard = opened(tmp_path)

@@ -177,7 +177,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
     @rule()
     def begin_checkpoint(self) -> None:
         known = Known(self.end, self._state())
-        self.pending = self.store.begin_checkpoint(known.state), known
+        self.pending = self.store.begin_checkpoint([known.state]), known
 
     @precondition(lambda self: self.pending is not None)
     @rule(indexes=st.integers(0, 3))

@@ -249,16 +249,15 @@ class MessageStore:
         also several at once. Raises `StorageFailed`; the store then refuses every later append."""
         return self._log.flush()
 
-    def begin_checkpoint(self, state: bytes | Iterable[bytes]) -> PendingCheckpoint:
+    def begin_checkpoint(self, state: Iterable[bytes]) -> PendingCheckpoint:
         """Return a checkpoint of the current state, without waiting. ``state`` is what the caller knows at `position`,
-        as bytes or in pieces. The thread that writes iterates over the pieces, a second time if the disk is full.
+        in pieces. The thread that writes iterates over the pieces, a second time if the disk is full.
 
         Any thread may write the checkpoint; then it is passed to `finish_checkpoint` here. One at a time.
         """
         writes, queues = self.queues.save()
-        parts = (state,) if isinstance(state, bytes) else state
         path = self.directory / "checkpoint"
-        return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log, self.space)
+        return PendingCheckpoint(path, self._log.end, self._time, queues, state, writes, self._log, self.space)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
         """Take note that a checkpoint was written. Without this nothing breaks, but more is read and written again."""
@@ -269,7 +268,7 @@ class MessageStore:
 
     def checkpoint(self, state: bytes) -> None:
         """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`; then the last one counts."""
-        pending = self.begin_checkpoint(state)
+        pending = self.begin_checkpoint([state])
         pending.write()
         self.finish_checkpoint(pending)
 
