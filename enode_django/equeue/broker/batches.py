@@ -44,7 +44,7 @@ class NewBatch:
 
     queue: int
     count: int
-    body: Buffer
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +141,14 @@ class Layout(NamedTuple):
     """The parts to be written, in order. The ``end`` of the last header will be the end of the log."""
 
     headers: Sequence[Header]
-    bodies: Sequence[Buffer]
+    bodies: Sequence[bytes]
 
     @property
     def length(self) -> int:
         return self.headers[-1].end - self.headers[0].position
 
-    def buffers(self) -> list[Buffer]:
-        found: list[Buffer] = []
+    def buffers(self) -> list[bytes]:
+        found: list[bytes] = []
         for header, body in zip(self.headers, self.bodies, strict=True):
             found += encode_header(header), body, bytes(header.end - header.body_position - len(body))
         return found
@@ -196,7 +196,7 @@ def lay_out_control(record: bytes, stamp: Stamp) -> Layout:
     return Layout([Header(CONTROL_TOPIC, 0, 0, 1, stamp.position, len(body), stamp.time, stamp.flushed)], [body])
 
 
-def _check(queue: int, count: int, body: Buffer) -> None:
+def _check(queue: int, count: int, body: bytes) -> None:
     try:
         found = checked_count(body)
     except MalformedRecords as error:
