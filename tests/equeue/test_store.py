@@ -28,6 +28,7 @@ from tests.equeue.storing import (
     opened,
     read_batches,
     send,
+    time_at,
 )
 from tests.meta.tree import ROOT
 
@@ -148,7 +149,7 @@ def test_offset_at_finds_the_first_batch_of_a_time(tmp_path: Path) -> None:
         6,
         8,
     ]
-    assert [read.time for read in read_batches(store, "orders", 0, 0, 8, 10_000)] == [1000.0, 1010.0, 1010.0, 1020.0]
+    assert [time_at(store, "orders", 0, at) for at in (0, 2, 4, 6)] == [1000.0, 1010.0, 1010.0, 1020.0]
     store.abandon()
 
 

@@ -309,11 +309,11 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _shown(batch: Any) -> tuple[Any, ...]:
-        return batch.first_offset, batch.count, batch.time, decode_records(batch.body)
+        return batch.first_offset, decode_records(batch.body)
 
     @staticmethod
     def _of(part: Part) -> tuple[Any, ...]:
-        return part.first, len(part.records), part.time, part.records
+        return part.first, part.records
 
     @staticmethod
     def _how_many(parts: list[Part], offset: int, limit: int, max_bytes: int) -> int:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from enode_django.equeue.records import Buffer, checked_count, seal
@@ -38,22 +37,18 @@ NO_PRODUCER = bytes(16)
 _MOST_PARTS = 0xFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """A batch to be stored. ``body``: ``count`` records as `records.encode_records` encodes them."""
+class NewBatch(NamedTuple):
+    """A batch to be stored. ``body``: its ``messages`` as `records.encode_records` encodes them."""
 
     queue: int
-    count: int
+    messages: int
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """A batch that was read. ``time``: when the broker stored it, in seconds since 1970. ``body`` is not decoded."""
+class StoredBatch(NamedTuple):
+    """A batch that was read, as a pull returns it. ``body`` is not decoded."""
 
     first_offset: int
-    count: int
-    time: float
     body: Buffer
 
 
@@ -173,15 +168,15 @@ def lay_out(
     """Return the parts of a send. ``end_of`` returns the offset that the next message of a queue gets; several batches
     for one queue follow each other.
 
-    Raises `MalformedRecords` for a body that no consumer could decode or that has another number of records than
-    ``count``, and `QueueError` for too many batches or a producer that has not 16 bytes.
+    Raises `MalformedRecords` for a body that no consumer could decode or that has another number of records than was
+    said, and `QueueError` for too many batches or a producer that has not 16 bytes.
     """
     if len(batches) > _MOST_PARTS or len(producer) != len(NO_PRODUCER):
         raise QueueError(f"a send has at most {_MOST_PARTS} batches and a producer of 16 bytes; got {producer[:20]!r}")
     headers: list[Header] = []
     ends: dict[int, int] = {}
     position = stamp.position
-    for part, (queue, count, body) in enumerate((batch.queue, batch.count, batch.body) for batch in batches):
+    for part, (queue, count, body) in enumerate(batches):
         _check(queue, count, body)
         first = ends[queue] if queue in ends else end_of(queue)
         ends[queue] = first + count

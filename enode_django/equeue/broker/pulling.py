@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
 from enode_django.equeue.broker.calls import LATER, Background, Call, Later
@@ -24,8 +24,8 @@ INDEXES_AT_ONCE = 32
 READERS = 2
 """Threads of the loop that read from the disk at once; the others are left to flushes and checkpoints."""
 
-Found: TypeAlias = list[tuple[int, list[tuple[int, Any]], int]]
-"""Per queue its number, its batches, each as first offset and body, and the version of the topic's route."""
+Found: TypeAlias = list[tuple[int, Sequence[StoredBatch], int]]
+"""Per queue its number, its batches, and the version of the topic's route."""
 
 
 class _Pull:
@@ -144,7 +144,7 @@ class Pulling:
             for read, data in zip(cold, loaded, strict=True):
                 batches = self._store.reader.finish(read, data)
                 if batches:
-                    found.append((read.queue, _given(batches), route))
+                    found.append((read.queue, batches, route))
         except EnodeError as error:
             pull.call.fail(error)
             return
@@ -198,7 +198,7 @@ class Pulling:
             if isinstance(batches, ColdRead):
                 cold.append(batches)
             else:
-                found.append((queue, _given(batches), route))
+                found.append((queue, batches, route))
             if left <= 0:
                 break
         return found, cold + indexes[:INDEXES_AT_ONCE], is_hindered
@@ -212,10 +212,6 @@ class Pulling:
                 pulls.discard(pull)
                 if not pulls:
                     del self._waiting[pull.topic, queue]
-
-
-def _given(batches: Sequence[StoredBatch]) -> list[tuple[int, Any]]:
-    return [(batch.first_offset, batch.body) for batch in batches]
 
 
 def _from_anywhere(queues: list[int]) -> list[int]:

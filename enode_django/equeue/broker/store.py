@@ -213,7 +213,7 @@ class MessageStore:
         for header, body in zip(layout.headers, layout.bodies, strict=True):
             self.queues.of(topic, header.queue).add(entry_of(header))
             firsts.setdefault(header.queue, header.first_offset)
-            self.ring.add(header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, body))
+            self.ring.add(header.position, StoredBatch(header.first_offset, body))
         self.on_append()
         return firsts
 
