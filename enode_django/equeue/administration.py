@@ -8,9 +8,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
-from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
-from enode_django.equeue.refusals import check_queues, unknown_group
+from enode_django.equeue.refusals import check_queues, check_unused, unknown_group
 from enode_django.equeue.retrying import dead_letter_topic, retry_topic
 from enode_django.equeue.transport import (
     DeletesQueues,

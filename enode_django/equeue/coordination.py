@@ -177,7 +177,6 @@ class Coordinator:
 
     @property
     def next_epoch(self) -> int:
-        """Return the epoch of the next lease."""
         return self._epoch + 1
 
     def go_on_with(self, epoch: int) -> None:

@@ -36,7 +36,7 @@ __all__ = ["DeadLetter", "dead_letters", "discard", "groups_with_dead_letters", 
 
 REQUEUE_GROUP = "requeue"
 LEASE = 60.0
-AT_ONCE = 100
+LETTERS_PER_NOTE = 100
 """The most letters that are sent before their note is written; large ones are sent in smaller portions."""
 
 
@@ -180,7 +180,7 @@ def _settle(
         chosen = _chosen(transport, group, offsets, suits)
         # Read again: all letters together may be too large for the memory.
         letters = (letter for letter in dead_letters(transport, group) if letter.offset in chosen)
-        for some in portions(letters, lambda letter: len(letter.body), most_items=AT_ONCE):
+        for some in portions(letters, lambda letter: len(letter.body), most_items=LETTERS_PER_NOTE):
             lease.renew()
             act(some)
             done = [letter.offset for letter in some]
@@ -221,8 +221,8 @@ def _send(transport: Transport, group: str, messages: Sequence[Message], to_topi
 
 
 def _send_to_retries(transport: Transport, topic: str, messages: Sequence[Message]) -> None:
-    """Send the messages of one queue to one queue of the retries, in their order: that of the shortest delay, if the
-    letter was tried after each delay of the policy."""
+    """Send the messages of each queue, in their order, to one queue of the retries: to its queue of the shortest delay,
+    if the letters were tried after each delay of the policy."""
     queues = transport.create_topic(topic, 1)
     bodies: dict[int, list[bytes]] = {}
     for message in messages:

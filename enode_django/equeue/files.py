@@ -16,8 +16,6 @@ from enode_django.exceptions import ConfigurationError, DirectoryInUse, QueueFul
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)})
 """Errors of a place that a file system cannot read, even if asked again."""
-
-
 _UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR})
 PRIVATE = 0o600
 """The mode of every file: messages and data about them are readable only by the broker's user."""
@@ -45,7 +43,7 @@ def _remedy(error: OSError) -> str:
 
 @contextmanager
 def usable(directory: Path) -> Iterator[None]:
-    """Raise `ConfigurationError` if ``directory`` is none, or this process may not write to it."""
+    """Raise `ConfigurationError` if the path is not a directory, or this process may not write to it."""
     try:
         yield
     except OSError as error:

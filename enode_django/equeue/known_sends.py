@@ -10,7 +10,7 @@ from typing import Any
 
 SENDS_KEPT = 128
 FORGOTTEN_AFTER = 3600.0
-MOST_PRODUCERS = 50_000
+PRODUCERS_KEPT = 50_000
 """The most producers that are known: each process has some of its own, and a client can make up any number."""
 
 Firsts = Mapping[int, int]
@@ -25,7 +25,7 @@ class _Producer:
 
 class KnownSends:
     """The newest `SENDS_KEPT` sends of each producer to each topic. Times are arguments, in seconds since 1970. Above
-    `MOST_PRODUCERS` the one that has sent nothing for the longest time is forgotten."""
+    `PRODUCERS_KEPT` the one that has sent nothing for the longest time is forgotten."""
 
     def __init__(self) -> None:
         self._producers: OrderedDict[tuple[str, bytes], _Producer] = OrderedDict()
@@ -40,7 +40,7 @@ class KnownSends:
         known = self._producers.get((topic, producer))
         if known is None:
             known = self._producers[topic, producer] = _Producer(now)
-            if len(self._producers) > MOST_PRODUCERS:
+            if len(self._producers) > PRODUCERS_KEPT:
                 self._producers.popitem(last=False)
         else:
             self._producers.move_to_end((topic, producer))

@@ -64,6 +64,5 @@ class Receipts:
 
     @classmethod
     def restore(cls, plain: Sequence[Any]) -> Receipts:
-        """Restore the receipts from the value of `plain`."""
         dropped, blocks, loose = plain
         return cls(deque(blocks), list(loose), dropped)

@@ -21,12 +21,11 @@ from math import inf
 from pathlib import Path
 
 from enode_django.equeue.consumer.failing import FailureTopics
-from enode_django.equeue.consumer.handling import Handling
-from enode_django.equeue.consumer.sharing import Limits, Mode, Order, Subscription
+from enode_django.equeue.consumer.handling import Handling, lease_holds
+from enode_django.equeue.consumer.subscription import Limits, Mode, Order, Subscription
 from enode_django.equeue.consumer.timers import Timers
 from enode_django.equeue.consumer.topic_consumer import TopicConsumer
 from enode_django.equeue.consumer.worklist import Worklist
-from enode_django.equeue.leases import lease_holds
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
 from enode_django.equeue.threads import Threads
@@ -96,6 +95,7 @@ class Consumer:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._transport = transport
         self._group = group
+        self._retries = retry_topic(group)
         self._queues = queues
         self._limits = limits or Limits()
         self._trims = trim
@@ -111,10 +111,10 @@ class Consumer:
             delays=len(retry.delays),
             directory=directory,
         )
-        self._shares = subscription.shares(transport, self._worklist)
+        self._consumers = subscription.consumers(transport, self._worklist)
         for_all = mode is Mode.BROADCASTING
         failures = FailureTopics(transport, group, retry, for_all=for_all, clock=clock)
-        self._handling = Handling(handle, self._worklist, self._shares, failures)
+        self._handling = Handling(handle, self._worklist, self._consumers, failures)
         self._thread_count = threads
         self._ending = threading.Event()
         self._error: BaseException | None = None
@@ -129,17 +129,17 @@ class Consumer:
     def start(self) -> None:
         """Begin to consume, and return. Raises errors of the topics. If the transport cannot be reached, retry in the
         background; ``Start.LAST`` is then the end at the time when it is reached."""
-        for topic, share in self._shares.items():
-            if topic != retry_topic(self._group):
-                self._once(partial(self._prepare, share))
+        for topic, consumer in self._consumers.items():
+            if topic != self._retries:
+                self._once(partial(self._prepare, consumer))
         self._keeper.start(f"equeue-keeper-{self._group}", self._keep)
         for number in range(self._thread_count):
             self._handlers.start(f"equeue-handler-{self._group}-{number}", self._handling.run)
-        for share in self._shares.values():
+        for consumer in self._consumers.values():
             # Threads of their own: leases and sessions run out while another call waits for its answer.
-            self._holders.start(f"equeue-renewer-{share.topic}", partial(self._beat, share, TopicConsumer.renew))
-            self._holders.start(f"equeue-member-{share.topic}", partial(self._beat, share, TopicConsumer.join))
-            self._pullers.start(f"equeue-puller-{share.topic}", partial(self._pull, share))
+            self._holders.start(f"equeue-renewer-{consumer.topic}", partial(self._beat, consumer, TopicConsumer.renew))
+            self._holders.start(f"equeue-member-{consumer.topic}", partial(self._beat, consumer, TopicConsumer.join))
+            self._pullers.start(f"equeue-puller-{consumer.topic}", partial(self._pull, consumer))
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> bool:
         """Stop pulling, handle what was pulled, commit, and release the queues. Blocks up to ``timeout`` seconds and a
@@ -169,41 +169,40 @@ class Consumer:
 
     # -- the pullers ----------------------------------------------------------------------------------------------
 
-    def _pull(self, share: TopicConsumer) -> None:
+    def _pull(self, consumer: TopicConsumer) -> None:
         pause = FIRST_PAUSE
         while not self._ending.is_set():
-            if self._once_of(share, self._pull_once):
+            if self._once_of(consumer, self._pull_once):
                 pause = FIRST_PAUSE
             else:
                 self._ending.wait(pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
 
-    def _pull_once(self, share: TopicConsumer) -> None:
+    def _pull_once(self, consumer: TopicConsumer) -> None:
         try:
-            self._prepare(share)
+            self._prepare(consumer)
         except UnknownTopic:
-            if share.topic != retry_topic(self._group):
+            if consumer.topic != self._retries:
                 raise
             self._ending.wait(min(NOTHING_FAILED, self._limits.pull_wait))
         else:
-            share.pull()
+            consumer.pull()
 
-    def _prepare(self, share: TopicConsumer) -> None:
+    def _prepare(self, consumer: TopicConsumer) -> None:
         try:
-            share.prepare()
+            consumer.prepare()
         except UnknownTopic as unknown:
-            is_deleted = isinstance(unknown, TopicDeleted)
-            if self._queues is None or is_deleted or share.topic == retry_topic(self._group):
+            if self._queues is None or isinstance(unknown, TopicDeleted) or consumer.topic == self._retries:
                 raise
-            self._transport.create_topic(share.topic, self._queues)
-            share.prepare()
+            self._transport.create_topic(consumer.topic, self._queues)
+            consumer.prepare()
 
     # -- renewers and members -------------------------------------------------------------------------------------
 
-    def _beat(self, share: TopicConsumer, call: Callable[[TopicConsumer], None]) -> None:
+    def _beat(self, consumer: TopicConsumer, call: Callable[[TopicConsumer], None]) -> None:
         """Run until the keeper has ended: leases are held while the last messages are handled."""
         while not self._ended.wait(self._limits.lease / BEATS):
-            self._once_of(share, call)
+            self._once_of(consumer, call)
 
     # -- the keeper -----------------------------------------------------------------------------------------------
 
@@ -222,9 +221,9 @@ class Consumer:
             self._ended.set()
 
     def _trim(self) -> None:
-        for share in self._shares.values():
-            if self._trims or share.topic == retry_topic(self._group):
-                self._once_of(share, TopicConsumer.trim)
+        for consumer in self._consumers.values():
+            if self._trims or consumer.topic == self._retries:
+                self._once_of(consumer, TopicConsumer.trim)
 
     def _end(self, timers: Timers) -> None:
         """Handle what is due until `_end_by`, and commit meanwhile. Nothing new is pulled."""
@@ -261,17 +260,17 @@ class Consumer:
             logger.warning("%s of group %s goes on trying: %s", self.name, self._group, error)
 
     def _each(self, call: Callable[[TopicConsumer], None]) -> None:
-        for share in self._shares.values():
-            self._once_of(share, call)
+        for consumer in self._consumers.values():
+            self._once_of(consumer, call)
 
-    def _once_of(self, share: TopicConsumer, call: Callable[[TopicConsumer], None]) -> bool:
+    def _once_of(self, consumer: TopicConsumer, call: Callable[[TopicConsumer], None]) -> bool:
         """Call `_once`. Prepare the retries again if they were deleted with their group."""
         try:
-            return self._once(partial(call, share))
+            return self._once(partial(call, consumer))
         except UnknownTopic:
-            if share.topic != retry_topic(self._group):
+            if consumer.topic != self._retries:
                 raise
-            share.begin_anew()
+            consumer.begin_anew()
             return False
 
     def _once(self, call: Callable[[], None]) -> bool:

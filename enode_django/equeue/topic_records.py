@@ -1,4 +1,4 @@
-"""Records of a topic and its consumer groups: queues, members, leases, offsets, receipts. Pure.
+"""Records of a topic and its consumer groups: queues, producers, members, leases, offsets, receipts. Pure.
 
 `plain_group` and `restored_group` convert the record of a group into data and back.
 """
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group
 from enode_django.equeue.messages import Commit, GroupState, QueueOwnership, QueueState, Route
 from enode_django.equeue.receipts import Receipts
+from enode_django.equeue.transport import MOST_PRODUCERS, PRODUCER_SECONDS
 from enode_django.exceptions import QueueBacklog, QueueError
 
 Bounds = Mapping[int, tuple[int, int]]
@@ -82,6 +82,24 @@ class GroupRecord:
     def ruled_by(self, queue: int, epoch: int) -> QueueClaim | None:
         claim = self.claims.get(queue)
         return claim if claim is not None and epoch and claim.epoch == epoch else None
+
+
+class KnownProducers:
+    """The processes that have announced themselves, the least recent first."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, float] = {}
+
+    def hear(self, name: str, *, now: float) -> None:
+        self._heard.pop(name, None)
+        self._heard[name] = now
+        while len(self._heard) > MOST_PRODUCERS:
+            del self._heard[next(iter(self._heard))]
+
+    def seconds(self, *, now: float) -> Mapping[str, float]:
+        """Return the seconds since each announcement. Drop those older than `PRODUCER_SECONDS`."""
+        self._heard = {name: heard for name, heard in self._heard.items() if now - heard < PRODUCER_SECONDS}
+        return {name: max(0.0, now - heard) for name, heard in sorted(self._heard.items())}
 
 
 @dataclass(slots=True)

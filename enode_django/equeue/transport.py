@@ -43,7 +43,7 @@ __all__ = [
 LONG_POLL = 15.0
 """Seconds that a pull waits by default, as in EQueue."""
 AT_ONCE = 0.001
-"""Seconds that a pull waits which is to be answered now, with what can be read now; see `Transport.pull`."""
+"""The ``wait`` of a pull that takes only what can be read now; with 0 it could wait for an index."""
 KNOWN_SENDS = 100
 """The number of a producer's latest sends that can be repeated without being stored twice."""
 PRODUCER_SECONDS = 600.0
@@ -165,7 +165,7 @@ class RetainsByTopic(Protocol):
 
 
 class Inbox(Protocol):
-    """A process's inbox for answers to the messages it sent. ``address`` travels in those messages."""
+    """A process's inbox for answers to its messages, which carry the ``address``."""
 
     @property
     def address(self) -> str: ...
@@ -267,10 +267,14 @@ class Transport(Protocol):
 
         Without messages it blocks up to ``wait`` seconds (long polling) and returns the moment a message arrives in
         any of the queues. Queues without messages are left out. The offset of a deleted message stands for the next
-        message left. With no queues at all it returns at once. With a ``wait`` of 0 nothing is left out: the broker
-        answers after it has rebuilt a damaged index, which may take longer than the client's timeout. Raises
-        `ValueError` for a ``limit`` below 1.
+        message left. Without queues it returns at once. With a ``wait`` of 0 no message is left out: the broker first
+        rebuilds a damaged index, which may take longer than the client's timeout. Raises `ValueError` for a ``limit``
+        below 1.
         """
+
+    def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
+        """Return the first message of each queue from the given offset on, as a `pull` without waiting does, to a
+        caller that pulls nothing behind it. Does not slow down the pulls of others."""
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return for each queue the offset that its next message will get."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from enode_django.equeue.transport import Transport, WakesPulls
+from enode_django.equeue.transport import AT_ONCE, Transport, WakesPulls
 
 
 class PullingThread:
@@ -27,11 +27,11 @@ class PullingThread:
             self._wakes.wake(self._thread)
 
     def wait_of(self, wait: float) -> float:
-        """Return the seconds that the next pull may wait: 0 if this thread was woken since the last one."""
+        """Return the ``wait`` of the next pull: `AT_ONCE` if this thread was woken since the last one."""
         self._thread = threading.get_ident()
         was_woken = self._woken.is_set()
         self._woken.clear()
-        return 0.0 if was_woken else wait
+        return AT_ONCE if was_woken else max(wait, AT_ONCE)
 
     def rest(self, seconds: float) -> None:
         """Wait up to ``seconds``, or until woken, instead of a pull without queues."""

@@ -30,7 +30,7 @@ def is_worked_off(transport: Transport, group: str, topic: str, ends: Mapping[in
     try:
         committed = transport.committed(group, topic)
         behind = {queue: at for queue, end in ends.items() if (at := committed.get(queue, 0)) < end}
-        left = transport.pull(topic, behind, limit=1, wait=0)
+        left = transport.look(topic, behind)
     except QueueError as error:
         logger.debug("whether %s has worked off %s is not known: %s", group, topic, error)
         return False

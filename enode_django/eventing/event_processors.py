@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 from django.db import connections, transaction
 from psycopg import Cursor
 
+from enode_django.concurrency.lookups import Lookups
 from enode_django.databases import execute, let_hooks_fail_alone, pipelined
 from enode_django.domain.handlers import HANDLER_ERRORS
-from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.base_projections import BaseProjection, makes_row, models_of
 from enode_django.eventing.failover_guard import Heeded

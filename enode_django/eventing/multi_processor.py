@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from django.db import transaction
 
+from enode_django.concurrency.lookups import Lookups
 from enode_django.databases import let_hooks_fail_alone
 from enode_django.domain.handlers import HANDLER_ERRORS
-from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints
 from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.event_processors import FIRST_AT_ONCE, Batch, CheckpointProcessor

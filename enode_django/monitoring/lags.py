@@ -112,7 +112,7 @@ def _waiting(transport: Transport, info: GroupInfo) -> _Waiting:
     starts = {share.queue: share.end - share.backlog for share in info.shares if share.backlog}
     ends = {share.queue: share.end for share in info.shares}
     messages, made = 0, []
-    for batch in transport.pull(info.topic, starts, limit=1, wait=0) if starts else ():
+    for batch in transport.look(info.topic, starts) if starts else ():
         if batch.offsets[0] < ends[batch.queue]:
             messages += ends[batch.queue] - batch.offsets[0]
             made += _made_at(bytes(batch.bodies[0]))

@@ -14,8 +14,8 @@ from enode_django.commanding.decisions import Decision, Envelope, Finished
 from enode_django.commanding.logged_steps import log_committed
 from enode_django.commanding.publisher import EventPublisher
 from enode_django.concurrency.backoff import until_it_works
+from enode_django.concurrency.lookups import Lookups
 from enode_django.databases import end_left_transactions, heal_connections
-from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.base import Shard
 from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.processors.mail import HANDLE_BYTES, Commands, Outcomes, Sized, divided, joined

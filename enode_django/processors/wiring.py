@@ -15,10 +15,10 @@ from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.commanding.shared_state_writer import SharedStateWriter
 from enode_django.concurrency.backoff import CountedWaits, until_it_works
 from enode_django.concurrency.in_flight import InFlightMarker
+from enode_django.concurrency.lookups import Lookups
 from enode_django.conf.groups import Conf
 from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
-from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties, trimming

@@ -8,11 +8,11 @@ from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
+from enode_django.concurrency.lookups import Lookups
 from enode_django.domain.aggregate import AggregateRoot, replay_stream
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.domain.origin import Origin
-from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.fetched import (
     AGGREGATE_ROOT_ID,

@@ -69,6 +69,7 @@ class TransportContract(
             lambda transport, topic: transport.queue_count(topic),
             lambda transport, topic: transport.send(topic, {0: [b"x"]}),
             lambda transport, topic: transport.pull(topic, {0: 0}, limit=1, wait=0),
+            lambda transport, topic: transport.look(topic, {0: 0}),
             lambda transport, topic: transport.end_offsets(topic),
             lambda transport, topic: transport.acquire("group", topic, 0, "owner", 60),
             lambda transport, topic: transport.renew("group", topic, "owner", {0: 1}, 60),
@@ -91,6 +92,8 @@ class TransportContract(
             transport.send(topic, {0: [b"not stored"], queue: [b"x"]})
         with pytest.raises(UnknownQueue, match=repr(queue)):
             transport.pull(topic, {queue: 0}, limit=1, wait=0)
+        with pytest.raises(UnknownQueue, match=repr(queue)):
+            transport.look(topic, {queue: 0})
         with pytest.raises(UnknownQueue, match=repr(queue)):
             transport.acquire("group", topic, queue, "owner", 60)
         with pytest.raises(UnknownQueue, match=repr(queue)):
@@ -127,6 +130,17 @@ class TransportContract(
         assert {batch.queue: len(batch.bodies) for batch in batches} == dict.fromkeys(range(QUEUES), 3)
         with pytest.raises(ValueError, match="limit"):
             transport.pull(topic, {0: 0}, limit=0, wait=0)
+
+    def test_look_returns_the_first_message_of_each_queue_and_leaves_it_to_pulls(
+        self, transport: Transport, topic: str
+    ) -> None:
+        transport.send(topic, {0: [b"0", b"1", b"2"], 1: [b"x"]})
+        (before,) = transport.pull(topic, {0: 0}, limit=1, wait=0)
+        (looked,) = transport.look(topic, {0: 1, 1: 1, 2: 0})
+        assert (looked.queue, list(looked.offsets), list(looked.bodies)) == (0, [1], [b"1"])
+        (after,) = transport.pull(topic, {0: 1}, limit=2, wait=0)
+        assert [*before.bodies, *after.bodies] == [b"0", b"1", b"2"]
+        assert transport.look(topic, {}) in ((), [])
 
     @pytest.mark.parametrize(
         "body", [b"", bytes(range(256)), b"\r\n$-1\r\n", os.urandom(1_000_000)], ids=["empty", "binary", "crlf", "1 MB"]

@@ -8,8 +8,7 @@ import tracemalloc
 import msgpack
 import pytest
 
-from enode_django.equeue.broker.decoding import MAX_PLAIN_FRAME, MAX_TEXT, decode_request
-from enode_django.equeue.broker.requests import MOST_QUEUES
+from enode_django.equeue.broker.requests import MAX_PLAIN_FRAME, MAX_TEXT, MOST_QUEUES, decode_request
 from enode_django.equeue.frames import MAX_ALL_ITEMS, decode_message
 from enode_django.exceptions import MalformedFrame
 

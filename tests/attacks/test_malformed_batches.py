@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from enode_django.equeue.administration import peek
-from enode_django.equeue.broker.batches import NewBatch
-from enode_django.equeue.broker.sending import Stamp, lay_out
+from enode_django.equeue.broker.batches import NewBatch, Stamp, lay_out
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.dead_letters import dead_letters
 from enode_django.equeue.records import MOST_RECORDS, encode_records, seal

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from enode_django.equeue.broker.batches import NewBatch, StoredBatch
-from enode_django.equeue.broker.deleting import Deleter
+from enode_django.equeue.broker.deleter import Deleter
 from enode_django.equeue.broker.index import NotInMemory
 from enode_django.equeue.broker.reading import ColdRead
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.retention import Consumed, Retention
+from enode_django.equeue.broker.segments import UnreadTime
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.records import decode_records, encode_records
 
@@ -82,7 +83,7 @@ def read_batches(
             if found and size > max_bytes:
                 return found
             found.append(batch)
-            at = batch.first_offset + batch.count
+            at = batch.first_offset + len(decode_records(batch.body))
         if not some:
             break
     return found
@@ -99,6 +100,14 @@ def _pull(store: MessageStore, topic: str, queue: int, offset: int, limit: int, 
             store.queues.take(pulled.segment)
         elif batches := store.reader.finish(pulled, pulled.load()):
             return batches
+
+
+def time_at(store: MessageStore, topic: str, queue: int, offset: int) -> float:
+    """Return when the batch at an offset was stored, in seconds since 1970."""
+    at = store.queues.time_at(topic, queue, offset)
+    milliseconds = at.read() if isinstance(at, UnreadTime) else at
+    assert milliseconds is not None
+    return milliseconds / 1000
 
 
 def offset_at(store: MessageStore, topic: str, queue: int, at: float) -> int:
@@ -142,9 +151,8 @@ def messages(store: MessageStore, topic: str, queue: int, *, at: int = 0, ask: i
             return found
         for each in batches:
             records = decode_records(each.body)
-            assert len(records) == each.count
             found += [pair for pair in enumerate(records, each.first_offset) if pair[0] >= at]
-        at = batches[-1].first_offset + batches[-1].count
+        at = found[-1][0] + 1
 
 
 def bodies(found: Messages) -> list[bytes]:

@@ -333,7 +333,7 @@ def test_a_broker_that_tells_no_timelines_is_consumed_from_all_the_same(tmp_path
         with consuming(transport, handled, directory=tmp_path / "offsets", **ALL) as consumer:
             transport.send("orders", {0: texts("a")})
             eventually(lambda: handled.bodies == ["a"])
-            consumer._shares["orders"].join()
+            consumer._consumers["orders"].join()
             transport.send("orders", {0: texts("b")})
             eventually(lambda: handled.bodies == ["a", "b"])
         transport.close()
@@ -350,7 +350,7 @@ def test_a_broker_that_was_stopped_lets_nothing_be_handled_again(own_broker: Run
         own_broker.start()
         transport.send("orders", {0: texts("b")})
         eventually(lambda: handled.bodies == ["a", "b"])
-        consumer._shares["orders"].join()
+        consumer._consumers["orders"].join()
         transport.send("orders", {0: texts("c")})
         eventually(lambda: handled.bodies == ["a", "b", "c"])
     transport.close()

@@ -114,13 +114,25 @@ def test_rests_take_no_more_than_their_share_of_memory() -> None:
 
 def test_a_look_at_one_message_keeps_none_and_takes_none_of_those_kept(transport: BrokerTransport, topic: str) -> None:
     transport.send(topic, {0: [b"a", b"b", b"c"]})
-    (looked,) = transport.pull(topic, {0: 0}, limit=1, wait=0)
+    (looked,) = transport.look(topic, {0: 0})
     assert (looked.bodies, dict(transport._rests._rests), transport._rests._size) == ([b"a"], {}, 0)
     (pulled,) = transport.pull(topic, {0: 0}, limit=1)
     kept = dict(transport._rests._rests)
-    (looked,) = transport.pull(topic, {0: 1}, limit=1, wait=0)
+    (looked,) = transport.look(topic, {0: 1})
     assert (pulled.bodies, looked.bodies, len(kept)) == ([b"a"], [b"b"], 1)
     assert dict(transport._rests._rests) == kept
+
+
+@pytest.mark.parametrize("wait", [0.0, AT_ONCE])
+def test_pulls_of_single_messages_fetch_their_batch_with_one_request(
+    transport: BrokerTransport, topic: str, wait: float
+) -> None:
+    bodies = [b"%d" % number for number in range(30)]
+    transport.send(topic, {0: bodies})
+    before = transport.status()["ring_reads"]
+    found = [transport.pull(topic, {0: at}, limit=1, wait=wait)[0].bodies for at in range(len(bodies))]
+    assert found == [[body] for body in bodies]
+    assert transport.status()["ring_reads"] - before == 1  # each request reads the batch once
 
 
 def test_small_pulls_do_not_fetch_a_batch_again_and_again(
@@ -160,7 +172,7 @@ def test_rests_wait_for_no_index_of_another_queue(
 
     monkeypatch.setattr(transport._pool, "call", noting)
     for wait in (0.0, DEADLINE):
-        (batch,) = transport.pull(topic, {0: 2, 1: 0}, limit=2, wait=wait)
+        (batch,) = transport.pull(topic, {0: 2, 1: 0}, limit=1, wait=wait)
         assert batch.bodies == [b"a"]
         transport._rests.cut(topic, 0, 1, 1, [(1, [b"a", b"a"])], run=transport._rests.run)
     assert waits == [AT_ONCE, AT_ONCE]

@@ -10,7 +10,7 @@ from enode_django.equeue.broker.clock import FAR_AHEAD, SLACK, SteadyClock
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from tests.equeue.storing import delete_due, messages, opened, read_batches, send
+from tests.equeue.storing import delete_due, messages, opened, send, time_at
 
 DAY, YEAR = 86_400.0, 365 * 86_400.0
 BODY = b"x" * 900
@@ -49,7 +49,7 @@ def checkpoints(store: MessageStore) -> None:
 
 def times(store: MessageStore) -> list[float]:
     first, end = store.bounds("orders", 0)
-    return [read_batches(store, "orders", 0, offset, 1, 1)[0].time for offset in range(first, end)]
+    return [time_at(store, "orders", 0, offset) for offset in range(first, end)]
 
 
 def test_time_follows_the_clock_but_never_ahead_of_what_has_passed(caplog: pytest.LogCaptureFixture) -> None:

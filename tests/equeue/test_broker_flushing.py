@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from enode_django.equeue.broker.flushing import Flusher
+from enode_django.equeue.broker.flusher import Flusher
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import StorageFailed
 from tests.equeue.brokers import DEADLINE

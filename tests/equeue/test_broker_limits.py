@@ -14,7 +14,7 @@ import msgpack
 import pytest
 
 from enode_django.equeue import known_sends
-from enode_django.equeue.broker import decoding, inboxes, pulling, requests, sessions
+from enode_django.equeue.broker import inboxes, pulling, requests, sessions
 from enode_django.equeue.broker.inboxes import Inboxes
 from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.sessions import MOST_UNDER_WAY
@@ -164,11 +164,11 @@ def test_the_page_names_the_limits() -> None:
     limits = {
         "a frame": MAX_FRAME,
         "a frame of the handshake": MAX_HANDSHAKE_FRAME,
-        "a request other than `send`, `commit`, `reply`": decoding.MAX_PLAIN_FRAME,
+        "a request other than `send`, `commit`, `reply`": requests.MAX_PLAIN_FRAME,
         "items of a list or dictionary": MAX_ITEMS,
         "items of all lists and dictionaries in a frame": MAX_ALL_ITEMS,
         "a number that is a key of a dictionary": MAX_KEY,
-        "a text": decoding.MAX_TEXT,
+        "a text": requests.MAX_TEXT,
         "records of a batch": MOST_RECORDS,
         "characters of a name": requests.MOST_TEXT,
         "queues of a topic": requests.MOST_QUEUES,
@@ -178,7 +178,7 @@ def test_the_page_names_the_limits() -> None:
         "seconds without progress within a frame": options.frame_timeout,
         "unflushed bytes": options.max_unflushed,
         "connections": options.max_connections,
-        "producers whose sends are known": known_sends.MOST_PRODUCERS,
+        "producers whose sends are known": known_sends.PRODUCERS_KEPT,
         "inboxes": inboxes.MOST_INBOXES,
         "answers in an inbox": inboxes.MOST_ANSWERS,
         "bytes in an inbox": inboxes.MOST_BYTES,

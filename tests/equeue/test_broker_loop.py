@@ -14,14 +14,14 @@ import pytest
 
 from enode_django.equeue.broker import index as indexing
 from enode_django.equeue.broker.calls import LATER, Call
-from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.checkpoint import PendingCheckpoint
 from enode_django.equeue.broker.checkpoints import LEAST_REST, Checkpoints
-from enode_django.equeue.broker.deleting import LEAST_PAUSE, REMOVED_AT_ONCE, Deleter
+from enode_django.equeue.broker.deleter import LEAST_PAUSE, REMOVED_AT_ONCE, Deleter
 from enode_django.equeue.broker.deletion import SURVEYED_AT_ONCE
 from enode_django.equeue.broker.index import Entry
+from enode_django.equeue.broker.index_loader import offsets_at
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.retention import Retention
-from enode_django.equeue.broker.seeking import offsets_at
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError, StorageFailed

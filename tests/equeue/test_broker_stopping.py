@@ -12,9 +12,9 @@ import pytest
 from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backing_up import BackingUp
-from enode_django.equeue.broker.checkpointing import PendingCheckpoint
-from enode_django.equeue.broker.flushing import Action
+from enode_django.equeue.broker.backup import Backups
+from enode_django.equeue.broker.checkpoint import PendingCheckpoint
+from enode_django.equeue.broker.flusher import Action
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.options import BrokerOptions
@@ -68,7 +68,7 @@ def opened(store: MessageStore, waiting: list[Action]) -> tuple[BrokerState, Han
         Answering(0, lambda: 0.0),
         when_safe=waiting.append,
         trim=lambda done: done(),
-        backing_up=BackingUp(store, nothing),
+        backups=Backups(store, nothing),
         measuring=Measuring(store, state, set(), {}, dict),
     )
     return state, handlers

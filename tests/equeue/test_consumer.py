@@ -119,7 +119,7 @@ def test_a_queue_whose_messages_are_not_finished_stops_no_other(memory: MemoryTr
     most_held = [0]
     limits = Limits(max_held=400, commit_interval=0.05)
     with consuming(memory, handle, limits=limits) as consumer:
-        share = consumer._shares["orders"]
+        share = consumer._consumers["orders"]
 
         def others_are_done() -> bool:
             most_held[0] = max(most_held[0], share._queues.unfinished)
@@ -147,7 +147,7 @@ def test_queues_that_come_when_too_many_messages_are_unfinished_are_pulled_from(
     memory.send("orders", {queue: texts(*range(500)) for queue in (0, 1)})
     limits = Limits(max_held=40, pull_limit=30, commit_interval=0.05)
     with consuming(memory, handle, limits=limits) as consumer:
-        share = consumer._shares["orders"]
+        share = consumer._consumers["orders"]
         eventually(lambda: share._queues.unfinished >= 30)
         memory.add_queues("orders", 4, unordered=True)
         memory.send("orders", {queue: texts(*range(50)) for queue in (2, 3)})

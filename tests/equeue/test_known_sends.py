@@ -35,7 +35,7 @@ def test_silent_producers_are_forgotten() -> None:
 
 
 def test_producers_above_the_limit_are_forgotten_the_longest_silent_one_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_sends, "MOST_PRODUCERS", 2)
+    monkeypatch.setattr(known_sends, "PRODUCERS_KEPT", 2)
     sends = KnownSends()
     sends.add("a", ONE, 1, {0: 1}, 0.0)
     sends.add("a", TWO, 1, {0: 2}, 0.0)

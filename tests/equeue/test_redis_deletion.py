@@ -11,8 +11,8 @@ import redis
 
 from enode_django.equeue.messages import Commit, GroupState, Receipt
 from enode_django.equeue.redis import topics as redis_topics
-from enode_django.equeue.redis.deletion import EMPTY
 from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.topic_scripts import EMPTY
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueError, TopicDeleted, UnknownQueue
 from enode_django.testing.transport_lease_contract import messages

@@ -17,7 +17,7 @@ from enode_django.equeue.consumer.failing import FailureTopics
 from enode_django.equeue.messages import Commit, Once, PulledBatch, Receipt
 from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.redis import pulling as redis_pulling
+from enode_django.equeue.redis import reading as redis_reading
 from enode_django.equeue.redis import topics as redis_topics
 from enode_django.equeue.redis.topic_scripts import CLOSED
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
@@ -243,7 +243,7 @@ def test_a_message_larger_than_any_before_is_noticed(
     client.config_set("maxmemory", 0)
     transport.send("topic", {0: [b"x"]})
     assert size(next(pulled(transport))) == 1
-    monkeypatch.setattr(redis_pulling, "LARGEST_KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(redis_reading, "LARGEST_KNOWN_SECONDS", 0.0)
     transport.send("topic", {0: [bytes(1_000_000)] * 20})
     assert max(map(size, pulled(transport))) <= PORTION_BYTES
 
@@ -251,7 +251,7 @@ def test_a_message_larger_than_any_before_is_noticed(
 def test_a_large_message_that_is_deleted_slows_no_pull(
     transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_pulling, "LARGEST_KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(redis_reading, "LARGEST_KNOWN_SECONDS", 0.0)
     epoch = transport.acquire("group", "topic", 0, "owner", LEASE).epoch
 
     def pulled_after(bodies: list[bytes], committed: int | None = None) -> int:
@@ -261,11 +261,11 @@ def test_a_large_message_that_is_deleted_slows_no_pull(
         begin = transport.end_offsets("topic")[0]
         transport.commit("group", "topic", {0: Commit(epoch, begin if committed is None else committed)})
         transport.trim("topic")
-        transport.send("topic", {0: [b"x"] * (redis_pulling.MOST_SUMMED + 500)})
+        transport.send("topic", {0: [b"x"] * (redis_reading.MOST_SUMMED + 500)})
         (batch,) = transport.pull("topic", {0: begin}, limit=10_000, wait=0)
         return len(batch.bodies)
 
-    assert pulled_after([bytes(100_000)], committed=0) == redis_pulling.MOST_SUMMED
-    assert pulled_after([], committed=0) == redis_pulling.MOST_SUMMED
+    assert pulled_after([bytes(100_000)], committed=0) == redis_reading.MOST_SUMMED
+    assert pulled_after([], committed=0) == redis_reading.MOST_SUMMED
     pulled_after([])
-    assert pulled_after([]) == redis_pulling.MOST_SUMMED + 500
+    assert pulled_after([]) == redis_reading.MOST_SUMMED + 500

@@ -5,7 +5,7 @@ from enode_django.equeue.broker.ring import Ring
 
 
 def stored(size: int) -> StoredBatch:
-    return StoredBatch(0, 1, 0.0, bytes(size))
+    return StoredBatch(0, bytes(size))
 
 
 def test_the_newest_are_found_by_position_and_the_oldest_make_room() -> None:

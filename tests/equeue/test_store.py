@@ -28,6 +28,7 @@ from tests.equeue.storing import (
     opened,
     read_batches,
     send,
+    time_at,
 )
 from tests.meta.tree import ROOT
 
@@ -88,7 +89,7 @@ def test_a_body_that_is_not_what_it_says_is_refused_and_nothing_is_stored(tmp_pa
     store, _ = opened(tmp_path)
     damaged = bytearray(encode_records([b"a"]))
     damaged[-1] ^= 1
-    for wrong in (NewBatch(0, 1, damaged), NewBatch(0, 2, encode_records([b"a"])), NewBatch(0, 0, b"")):
+    for wrong in (NewBatch(0, 1, bytes(damaged)), NewBatch(0, 2, encode_records([b"a"])), NewBatch(0, 0, b"")):
         with pytest.raises(MalformedRecords):
             store.append("orders", [batch(1, b"fine"), wrong])
     with pytest.raises(QueueError, match="topic"):
@@ -148,18 +149,8 @@ def test_offset_at_finds_the_first_batch_of_a_time(tmp_path: Path) -> None:
         6,
         8,
     ]
-    assert [read.time for read in read_batches(store, "orders", 0, 0, 8, 10_000)] == [1000.0, 1010.0, 1010.0, 1020.0]
+    assert [time_at(store, "orders", 0, at) for at in (0, 2, 4, 6)] == [1000.0, 1010.0, 1010.0, 1020.0]
     store.abandon()
-
-
-def test_a_buffer_that_is_used_again_does_not_change_what_was_sent(tmp_path: Path) -> None:
-    for ring_batches in (0, 10):
-        store, _ = opened(tmp_path, ring_batches=ring_batches)
-        body = bytearray(encode_records([b"sent"]))
-        first = store.append("orders", [NewBatch(0, 1, memoryview(body))])[0]
-        body[:] = bytes(len(body))
-        assert messages(store, "orders", 0, at=first) == [(first, b"sent")]
-        store.abandon()
 
 
 def test_a_thread_may_flush_and_write_checkpoints_while_the_store_goes_on(tmp_path: Path) -> None:
@@ -181,7 +172,7 @@ def test_a_thread_may_flush_and_write_checkpoints_while_the_store_goes_on(tmp_pa
             store.drop_idle()
             if number % 100 == 0:
                 store.flush()
-                pending = store.begin_checkpoint(b"")
+                pending = store.begin_checkpoint([b""])
                 writing = threads.submit(pending.write)
                 send(store, 3, b"meanwhile")
                 writing.result(timeout=240)
@@ -297,7 +288,7 @@ def test_opening_again_and_again_after_crashes_changes_nothing(tmp_path: Path) -
 def test_a_checkpoint_is_written_while_the_store_goes_on(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     send(store, 0, b"before")
-    pending = store.begin_checkpoint(b"state")
+    pending = store.begin_checkpoint([b"state"])
     send(store, 0, b"after")
     pending.write()
     send(store, 1, b"after that")
@@ -317,7 +308,7 @@ def test_a_checkpoint_that_was_not_finished_leaves_the_one_before(tmp_path: Path
     send(store, 0, b"a")
     store.checkpoint(b"first")
     send(store, 0, b"b")
-    for write in store.begin_checkpoint(b"second").writes:  # the crash comes before the checkpoint file itself
+    for write in store.begin_checkpoint([b"second"]).writes:  # the crash comes before the checkpoint file itself
         write.write()
     store.abandon()
     store, heard = opened(tmp_path)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from enode_django.equeue.broker.batches import NewBatch
-from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.checkpoint import PendingCheckpoint
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Commit, Receipt

@@ -60,13 +60,13 @@ class Accepting:
         A send that is stored already gets its earlier answer, however full the disk is: after a refusal the producer
         would send the messages again as another send.
         """
+        if not self._held and self._store.unflushed_bytes <= self._limit:
+            return self.store(send)
         known = self._state.sends.answer(send.topic, send.producer, send.sequence)
         if known is not None:
             return known
         self._state.coordinator.topic(send.topic, {batch.queue for batch in send.batches})
-        if self._held or self._store.unflushed_bytes > self._limit:
-            return self._hold(call, send)
-        return self.store(send)
+        return self._hold(call, send)
 
     def store(self, send: Send) -> Mapping[int, int]:
         known = self._state.sends.answer(send.topic, send.producer, send.sequence)

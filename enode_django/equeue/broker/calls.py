@@ -30,8 +30,8 @@ class Call:
     """A request that is answered once, by `answer` or `fail`. Further answers, and answers after its connection is
     gone, are ignored.
 
-    ``on_end`` is called when the call ends, however it ends, and ``on_room`` when `has_room` is true again. A large
-    answer must wait for that: otherwise those of all waiting calls are in memory until the client reads them.
+    ``on_end`` is called when the call ends, however it ends, and ``on_room`` when `has_room` is true again. Large
+    answers must wait for that: otherwise all of them are in memory until the client reads them.
     """
 
     __slots__ = ("_session", "number", "on_end", "on_room", "when_safe")

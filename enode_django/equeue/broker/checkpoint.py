@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import msgpack
 
 from enode_django.equeue.broker.interpreter import let_others_run
+from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.packing import joined, pieces
-from enode_django.equeue.broker.queues import SavedQueue
-from enode_django.equeue.files import replaced_file
+from enode_django.equeue.broker.queues import SavedQueue, SegmentWrite
+from enode_django.equeue.broker.space import DiskSpace
+from enode_django.equeue.files import FULL, replaced_file, translated
 from enode_django.equeue.records import CHECK_BYTES, check_of, is_whole, unseal
 from enode_django.exceptions import StorageFailed
 
@@ -33,6 +35,41 @@ class Checkpoint(NamedTuple):
     time: int
     queues: Sequence[SavedQueue]
     state: bytes
+
+
+class PendingCheckpoint(NamedTuple):
+    """A checkpoint at ``position`` that any thread may write. It holds copies, so the store may change meanwhile."""
+
+    path: Path
+    position: int
+    time: int
+    queues: Sequence[SavedQueue]
+    state: Iterable[bytes]
+    writes: Sequence[SegmentWrite]
+    log: MessageLog
+    space: DiskSpace
+
+    def write(self) -> int:
+        """Block until the checkpoint is safe on the disk; returns the size of its file in bytes.
+
+        The messages are written first, then the indexes, then the checkpoint file; until then the previous checkpoint
+        is valid. If the disk is full, the reserve is given up and the write repeated. Raises `QueueFull` and
+        `StorageFailed`.
+        """
+        self.log.flush()
+        with translated("a checkpoint"):
+            try:
+                return self._write()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self.space.give_up()
+                return self._write()
+
+    def _write(self) -> int:
+        for write in self.writes:
+            write.write()
+        return write_checkpoint(self.path, self.position, self.time, self.queues, self.state)
 
 
 def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any], state: Iterable[bytes]) -> int:

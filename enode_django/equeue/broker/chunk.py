@@ -11,7 +11,6 @@ from pathlib import Path
 
 from enode_django.equeue.broker.held_memory import IDLE_SECONDS, HeldMemory
 from enode_django.equeue.files import PRIVATE, UNREADABLE, write_all
-from enode_django.equeue.records import Buffer
 
 _MOST_BUFFERS = 512
 _BLOCK = 1 << 20
@@ -112,7 +111,7 @@ class Chunk:
                 raise
             self._reserved = capacity
 
-    def append(self, buffers: Sequence[Buffer], length: int) -> None:
+    def append(self, buffers: Sequence[bytes], length: int) -> None:
         """Append all of it, or nothing: after a failed write the file is truncated, so a part of it is never read."""
         try:
             self._write(buffers, length)
@@ -121,7 +120,7 @@ class Chunk:
             raise
         self.end += length
 
-    def _write(self, buffers: Sequence[Buffer], length: int) -> None:
+    def _write(self, buffers: Sequence[bytes], length: int) -> None:
         if len(buffers) > _MOST_BUFFERS:
             buffers = [b"".join(buffers)]
         offset = self.end - self.start

@@ -8,13 +8,13 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backing_up import BackingUp
+from enode_django.equeue.broker.backup import Backups
 from enode_django.equeue.broker.calls import LATER, Background, Call, Later, WhenSafe
 from enode_django.equeue.broker.index_files import IndexFile, delete_index_files
+from enode_django.equeue.broker.index_loader import offsets_at
 from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
-from enode_django.equeue.broker.seeking import offsets_at
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Route
@@ -37,7 +37,7 @@ class Handlers:
         *,
         when_safe: WhenSafe | None,
         trim: Callable[[Callable[[], None]], None],
-        backing_up: BackingUp,
+        backups: Backups,
         measuring: Measuring,
     ) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class Handlers:
             "receive": answering.receive,
             "trim": self.trim,
             "offsets_at": self.offsets_at,
-            "back_up": backing_up.begin,
+            "back_up": backups.begin,
             "figures": measuring.begin,
         }
         known = state.coordinator  # which is restored by now. Its changes are the state's, which writes them down
@@ -74,8 +74,7 @@ class Handlers:
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
         """Answer the call, now or later, or raise the error with which the caller answers it."""
         arguments = checked(name, values)
-        request = REQUESTS[name]
-        if request.durable or request.tells_ends:
+        if REQUESTS[name].when_safe:
             call.when_safe = self._when_safe
         plain = self._plain.get(name)
         value = plain(*arguments) if plain is not None else self._waiting[name](call, *arguments)

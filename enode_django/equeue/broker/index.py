@@ -174,7 +174,6 @@ class QueueIndex:
 
 
 def entries_of(words: array[int]) -> Iterator[Entry]:
-    """Yield the entries of a segment in order."""
     return (entry_at(words, number) for number in range(len(words) // ENTRY_WORDS))
 
 

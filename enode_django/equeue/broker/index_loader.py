@@ -1,13 +1,15 @@
-"""Load index files into memory while the broker serves."""
+"""Load index files into memory while the broker serves, and find offsets by time."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from enode_django.equeue.broker.index import NotInMemory
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.segments import SegmentLoad
+from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import QueueError, StorageFailed
 
 logger = logging.getLogger(__name__)
@@ -68,3 +70,18 @@ class IndexLoader:
             self._queues.being_made.discard(load.segment)
             del self._making[load]
         self._on_made(file.topic, [file.queue])
+
+
+async def offsets_at(
+    store: MessageStore, indexes: IndexLoader, topic: str, queues: Iterable[int], at: float
+) -> dict[int, int]:
+    """Return the offset of each queue at a time in seconds since 1970. The event loop waits for no index file."""
+    return {queue: await _offset_at(store, indexes, topic, queue, at) for queue in queues}
+
+
+async def _offset_at(store: MessageStore, indexes: IndexLoader, topic: str, queue: int, at: float) -> int:
+    while True:
+        try:
+            return store.offset_at(topic, queue, at)
+        except NotInMemory as missing:
+            await indexes.load_anyway(missing.load)

@@ -15,7 +15,6 @@ from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.space import DiskSpace
 from enode_django.equeue.files import FULL, make_directory, sync_directory, translated
 from enode_django.equeue.histograms import SECONDS, Histogram
-from enode_django.equeue.records import Buffer
 from enode_django.exceptions import StorageFailed
 
 _FAILED = "what was written before could not be made safe; look after the disk and start the broker again"
@@ -75,7 +74,7 @@ class MessageLog(LogReader):
         self.sync_seconds = Histogram(SECONDS)
         """The durations of flushes that had something to make safe."""
 
-    def append(self, buffers: Sequence[Buffer], length: int, *, is_control: bool = False) -> int:
+    def append(self, buffers: Sequence[bytes], length: int, *, is_control: bool = False) -> int:
         """Write without waiting for the disk; returns the position. ``length`` is that of all buffers together.
 
         While the disk is full, only control records are accepted, which may use the reserve. Raises `QueueFull` and
@@ -234,7 +233,7 @@ class MessageLog(LogReader):
             self._note(error, length)
             raise
 
-    def _append_control(self, buffers: Sequence[Buffer], length: int) -> None:
+    def _append_control(self, buffers: Sequence[bytes], length: int) -> None:
         """Append a record. Some file systems only find on writing that the disk is full; then use the reserve."""
         try:
             self._chunk_for_control(length).append(buffers, length)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_INTERVAL = 0.25
 """Seconds between two measurements of the loop's delay."""
-AT_ONCE = 200
+QUEUES_AT_ONCE = 200
 """Queues of groups that are measured before the loop runs other tasks."""
 MOST_READS = 64
 """Index files that are read for one set of figures; the missing figures follow with the next ones."""
@@ -60,7 +60,6 @@ class Measuring:
         self._looked = now
 
     def begin(self, call: Call) -> Later:
-        """Answer with the current figures."""
         return self._background.answer(call, "figures", self.figures())
 
     async def figures(self) -> Figures:
@@ -125,7 +124,7 @@ class Measuring:
                 for queue in range(topic.queues):
                     rows.append(self._row(name, queue, committed.get(queue, 0), used, unread))
                     looked += 1
-                    if looked % AT_ONCE == 0:
+                    if looked % QUEUES_AT_ONCE == 0:
                         await asyncio.sleep(0)
                 groups.append([name, group, sum(committed.values()), rows])
         self._times = used
@@ -156,12 +155,11 @@ class Measuring:
 
     def _stored_and_waiting(self) -> Figures:
         store = self._store
-        ring_batches, ring_bytes = store.ring_held
         return {
             "unflushed_bytes": store.unflushed_bytes,
             "held_bytes": store.held_bytes,
-            "ring_batches": ring_batches,
-            "ring_bytes": ring_bytes,
+            "ring_batches": len(store.ring),
+            "ring_bytes": store.ring.held_bytes,
             "uses_reserve": store.space.refuses_sends,
             "deleted_early": store.deletion.early,
             "damaged_batches": len(store.reader.damaged),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
 from enode_django.equeue.broker.calls import LATER, Background, Call, Later
@@ -24,8 +24,8 @@ INDEXES_AT_ONCE = 32
 READERS = 2
 """Threads of the loop that read from the disk at once; the others are left to flushes and checkpoints."""
 
-Found: TypeAlias = list[tuple[int, list[tuple[int, Any]], int]]
-"""Per queue its number, its batches, each as first offset and body, and the version of the topic's route."""
+Found: TypeAlias = list[tuple[int, Sequence[StoredBatch], int]]
+"""Per queue its number, its batches, and the version of the topic's route."""
 
 
 class _Pull:
@@ -95,21 +95,21 @@ class Pulling:
 
     def answer_all(self) -> None:
         """Answer all waiting pulls at once, without messages."""
-        for pull in self._those():
+        for pull in self._pulls():
             pull.call.answer([])
 
     def refuse(self, topic: str, error: EnodeError) -> None:
         """Fail all pulls that wait for messages of a topic."""
-        for pull in self._those():
+        for pull in self._pulls():
             if pull.topic == topic:
                 pull.call.fail(error)
 
     def __len__(self) -> int:
         """Return how many pulls wait."""
-        return len(self._those())
+        return len(self._pulls())
 
-    def _those(self) -> set[_Pull]:
-        return {each for those in self._waiting.values() for each in those}
+    def _pulls(self) -> set[_Pull]:
+        return {pull for pulls in self._waiting.values() for pull in pulls}
 
     def _look_again(self, pull: _Pull) -> None:
         if not pull.is_reading and pull.call.has_room:
@@ -144,7 +144,7 @@ class Pulling:
             for read, data in zip(cold, loaded, strict=True):
                 batches = self._store.reader.finish(read, data)
                 if batches:
-                    found.append((read.queue, _given(batches), route))
+                    found.append((read.queue, batches, route))
         except EnodeError as error:
             pull.call.fail(error)
             return
@@ -198,7 +198,7 @@ class Pulling:
             if isinstance(batches, ColdRead):
                 cold.append(batches)
             else:
-                found.append((queue, _given(batches), route))
+                found.append((queue, batches, route))
             if left <= 0:
                 break
         return found, cold + indexes[:INDEXES_AT_ONCE], is_hindered
@@ -207,15 +207,11 @@ class Pulling:
         if pull.timer is not None:
             pull.timer.cancel()
         for queue in pull.offsets:
-            those = self._waiting.get((pull.topic, queue))
-            if those is not None:
-                those.discard(pull)
-                if not those:
+            pulls = self._waiting.get((pull.topic, queue))
+            if pulls is not None:
+                pulls.discard(pull)
+                if not pulls:
                     del self._waiting[pull.topic, queue]
-
-
-def _given(batches: Sequence[StoredBatch]) -> list[tuple[int, Any]]:
-    return [(batch.first_offset, batch.body) for batch in batches]
 
 
 def _from_anywhere(queues: list[int]) -> list[int]:

@@ -236,4 +236,4 @@ def _whole(topic: str, queue: int, entry: Entry, data: Buffer) -> StoredBatch | 
     body = memoryview(data)[first : first + header.body_length]
     if len(body) != header.body_length or not is_whole(body):
         return None
-    return StoredBatch(header.first_offset, header.messages, header.time / 1000, body)
+    return StoredBatch(header.first_offset, body)

@@ -1,8 +1,9 @@
-"""Start-up after a crash: read again what was written since the checkpoint, and find where the log has to be cut."""
+"""Start-up after a crash: read again what was written since the checkpoint, find where the log has to be cut, and make
+the rest safe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.batches import CONTROL_TOPIC, NO_PRODUCER, Header
@@ -11,6 +12,7 @@ from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.scan import Damaged, Found, Scanned, scan
 from enode_django.equeue.records import unseal
+from enode_django.exceptions import StorageFailed
 
 
 class Sent(NamedTuple):
@@ -108,6 +110,29 @@ class Recovery:
 
 def entry_of(header: Header) -> Entry:
     return Entry(header.first_offset, header.position, header.time, header.messages, header.body_length)
+
+
+def renew_unsafe(log: MessageLog, safe: int, damaged: Collection[int]) -> None:
+    """Write everything behind ``safe`` again, to new files: it reads as if it were on the disk, and may be in the
+    kernel's memory only. When a sync fails, the kernel marks the pages as clean, so the next sync reports success, and
+    a crash of the machine loses them. ``safe`` is the end of the last sync that is known to have worked.
+
+    ``damaged`` are the positions that were skipped when the log was read. Called before the first append. Raises
+    `StorageFailed`, also if what was read before is missing afterwards.
+    """
+    chunk = next((chunk for chunk in log.chunks if chunk.end > safe), None)
+    if chunk is None:
+        return
+    start = max(safe, chunk.start)
+    if any(position >= start for position in damaged):
+        start = chunk.start  # the pages of the file tell damage from a hole: they must not move within it
+    log.renew(start)
+    end = start
+    for item in scan(log, start, safe):
+        if isinstance(item, Found) or item.position in damaged:
+            end = item.end
+    if end < log.end:
+        raise StorageFailed(f"messages at position {end} of the log are not read as before; look after the disk")
 
 
 def find_entries(

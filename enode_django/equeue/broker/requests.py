@@ -1,4 +1,5 @@
-"""The requests of clients: names and the kinds of their arguments. Pure. Every value from outside is checked."""
+"""The requests of clients: their frames, names, and the kinds of their arguments. Pure. Every value from outside is
+checked."""
 
 from __future__ import annotations
 
@@ -6,17 +7,27 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import msgpack
+
 from enode_django.equeue.broker.access import Role
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.state import commit_of
+from enode_django.equeue.frames import MAX_ALL_ITEMS, MAX_ITEMS, decode_message
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transport import LONGEST_AGE
-from enode_django.exceptions import BadRequest, UnknownRequest, shown
+from enode_django.exceptions import BadRequest, MalformedFrame, UnknownRequest, shown
 
+MAX_PLAIN_FRAME = 1024 * 1024
+"""Bytes of a request without messages. A request about all queues of a topic takes 0.8 MB at most."""
+MAX_TEXT = 64 * 1024
+"""Bytes of one text. A later check refuses names that are too long, with a better message; this limit bounds memory,
+since a text takes up to four times as much memory as it has bytes."""
+_HEAD = 64
+"""Bytes that contain the number and the name of a request."""
 MOST_TEXT = 1_000
 MOST_QUEUES = 1 << 16
 _BACKUP_NAME = re.compile(r"(?!.*\.new$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""The name of one directory in that of all backups. A name that ends with ".new" is of a backup that is being made."""
+"""The name of a directory. One that ends with ".new" belongs to an unfinished backup."""
 
 Check: TypeAlias = Callable[[Any], Any]
 
@@ -131,14 +142,13 @@ def replies(value: Any) -> Sequence[tuple[str, bytes]]:
 
 
 class Request(NamedTuple):
-    """``durable``: the answer says that something is stored, so it waits for the disk if every write has to.
-    ``tells_ends``: the answer says where queues end, and waits as well. ``defaults``: values for the last arguments,
-    which earlier clients do not send. ``role``: the role that a client's secret must have; None: any. ``is_large``: the
-    frame may have the size of any frame, since it holds messages, receipts or answers."""
+    """``when_safe``: the answer says that something is stored, or where queues end, so it waits for the disk if every
+    write has to. ``defaults``: values for the last arguments, which earlier clients do not send. ``role``: the role
+    that a client's secret needs; None: any. ``is_large``: the frame holds messages, receipts or answers, and may have
+    the size of any frame."""
 
     arguments: tuple[Check, ...]
-    durable: bool = False
-    tells_ends: bool = False
+    when_safe: bool = False
     defaults: tuple[Any, ...] = ()
     role: Role | None = Role.ADMINISTER
     is_large: bool = False
@@ -148,38 +158,38 @@ PRODUCE, CONSUME, ADMINISTER = Role.PRODUCE, Role.CONSUME, Role.ADMINISTER
 
 REQUESTS: Mapping[str, Request] = {
     "topics": Request((), role=None),
-    "create_topic": Request((text, queue_total), durable=True, role=PRODUCE),
+    "create_topic": Request((text, queue_total), when_safe=True, role=PRODUCE),
     "queue_count": Request((text,), role=None),
     "queues": Request((text,), role=None),
     "route": Request((text,), role=None),
-    "delete_topic": Request((text, truth), durable=True, role=ADMINISTER),
-    "delete_queue": Request((text, natural, truth), durable=True, role=ADMINISTER),
-    "add_queues": Request((text, queue_total, optional(truth)), durable=True, role=ADMINISTER),
-    "show": Request((text, number, *[optional(truth)] * 3), durable=True, role=ADMINISTER),
+    "delete_topic": Request((text, truth), when_safe=True, role=ADMINISTER),
+    "delete_queue": Request((text, natural, truth), when_safe=True, role=ADMINISTER),
+    "add_queues": Request((text, queue_total, optional(truth)), when_safe=True, role=ADMINISTER),
+    "show": Request((text, number, *[optional(truth)] * 3), when_safe=True, role=ADMINISTER),
     "announce": Request((text, text), role=PRODUCE),
     "producers": Request((text,), role=None),
-    "send": Request((text, batches, optional(number), producer, natural), durable=True, role=PRODUCE, is_large=True),
+    "send": Request((text, batches, optional(number), producer, natural), when_safe=True, role=PRODUCE, is_large=True),
     "pull": Request((text, numbers, number, seconds), role=CONSUME),
-    "end_offsets": Request((text,), tells_ends=True, role=None),
+    "end_offsets": Request((text,), when_safe=True, role=None),
     "offsets_at": Request((text, moment), role=None),
     "join": Request((text, text, text, seconds), role=CONSUME),
     "leave": Request((text, text, text), role=CONSUME),
-    "bury": Request((text, text, text, deaths), durable=True, role=CONSUME),
-    "acquire": Request((text, text, number, text, seconds, number), durable=True, role=CONSUME),
+    "bury": Request((text, text, text, deaths), when_safe=True, role=CONSUME),
+    "acquire": Request((text, text, number, text, seconds, number), when_safe=True, role=CONSUME),
     "renew": Request((text, text, text, numbers, seconds), role=CONSUME),
     "release": Request((text, text, text, numbers), role=CONSUME),
-    "commit": Request((text, text, commits), durable=True, role=CONSUME, is_large=True),
+    "commit": Request((text, text, commits), when_safe=True, role=CONSUME, is_large=True),
     "receipts": Request((text, text, number), role=CONSUME),
     "receipts_from": Request((text, text, number, natural), role=CONSUME),
     "committed": Request((text, text), role=None),
-    "set_offset": Request((text, text, number, number), durable=True, role=ADMINISTER),
+    "set_offset": Request((text, text, number, number), when_safe=True, role=ADMINISTER),
     "groups": Request((text,), role=None),
     "timelines": Request((text,), role=None),
-    "delete_group": Request((text, text), durable=True, role=ADMINISTER),
-    "retire_group": Request((text, text), durable=True, role=ADMINISTER),
-    "pause_group": Request((text, text, truth), durable=True, role=ADMINISTER),
+    "delete_group": Request((text, text), when_safe=True, role=ADMINISTER),
+    "retire_group": Request((text, text), when_safe=True, role=ADMINISTER),
+    "pause_group": Request((text, text, truth), when_safe=True, role=ADMINISTER),
     "paused_groups": Request((text,), role=None),
-    "set_retention": Request((text, optional(number_of_seconds)), durable=True, role=ADMINISTER),
+    "set_retention": Request((text, optional(number_of_seconds)), when_safe=True, role=ADMINISTER),
     "retention": Request((text,), role=None),
     "trim": Request((text,), role=CONSUME),
     "open_inbox": Request((text,), role=PRODUCE),
@@ -190,6 +200,28 @@ REQUESTS: Mapping[str, Request] = {
     "figures": Request((), role=None),
     "back_up": Request((backup_name,), role=ADMINISTER),
 }
+
+
+def decode_request(payload: memoryview) -> Any:
+    """Return the request. Raises `MalformedFrame`, after at most `_HEAD` bytes if it is too large for its name."""
+    if len(payload) > MAX_PLAIN_FRAME and not _may_be_large(payload):
+        raise MalformedFrame(
+            f"a request of {len(payload)} bytes is above the limit of {MAX_PLAIN_FRAME} for those without messages in "
+            "them; send less at once"
+        )
+    return decode_message(payload, MAX_ITEMS, max_all_items=MAX_ALL_ITEMS, max_text=MAX_TEXT)
+
+
+def _may_be_large(payload: memoryview) -> bool:
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(payload[:_HEAD])
+    try:
+        unpacker.read_array_header()
+        unpacker.skip()
+        request = REQUESTS.get(unpacker.unpack())
+    except (ValueError, TypeError, msgpack.UnpackException):  # it has no name there
+        return False
+    return request is not None and request.is_large
 
 
 def checked(name: str, values: Sequence[Any]) -> list[Any]:

@@ -13,10 +13,10 @@ from typing import Any
 from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backing_up import BackingUp
+from enode_django.equeue.broker.backup import Backups
 from enode_django.equeue.broker.checkpoints import Checkpoints
-from enode_django.equeue.broker.deleting import Deleter
-from enode_django.equeue.broker.flushing import Action, Flusher
+from enode_django.equeue.broker.deleter import Deleter
+from enode_django.equeue.broker.flusher import Action, Flusher
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.interpreter import favour_loop
 from enode_django.equeue.broker.measuring import LOOK_INTERVAL, Figures, Measuring
@@ -163,7 +163,7 @@ class Broker:
             self._answering,
             when_safe=self._when_safe if options.flush == EVERY_WRITE else None,
             trim=self._deleter.trim,
-            backing_up=BackingUp(self._store, self._checkpoints.write),
+            backups=Backups(self._store, self._checkpoints.write),
             measuring=self._measuring,
         )
 

@@ -14,9 +14,8 @@ from enode_django.equeue import wire
 from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.access import Secret, proven
 from enode_django.equeue.broker.calls import Call
-from enode_django.equeue.broker.decoding import decode_request
 from enode_django.equeue.broker.handlers import Handlers
-from enode_django.equeue.broker.requests import REQUESTS
+from enode_django.equeue.broker.requests import REQUESTS, decode_request
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
 from enode_django.equeue.wire import (
     HELLO,

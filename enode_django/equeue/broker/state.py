@@ -19,18 +19,17 @@ from typing import Any
 import msgpack
 
 from enode_django.equeue.assignment import Allocate, divide
-from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.checkpoint import PendingCheckpoint
 from enode_django.equeue.broker.index_files import IndexFile, delete_index_files, directory_name
 from enode_django.equeue.broker.packing import Packed
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.broker.timelines import Copies, run_after_copy
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Coordinator
-from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.known_sends import KnownSends
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
-from enode_django.equeue.refusals import check_age, check_new_topic
+from enode_django.equeue.refusals import check_age, check_deletable_queue, check_new_topic, check_unused
 from enode_django.equeue.retrying import group_of_letters
 from enode_django.equeue.topic_records import Bounds
 from enode_django.exceptions import QueueError, QueueFull

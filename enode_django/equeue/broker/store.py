@@ -19,9 +19,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
-from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
-from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.batches import (
+    ALIGNMENT,
+    NO_PRODUCER,
+    NewBatch,
+    Stamp,
+    StoredBatch,
+    lay_out,
+    lay_out_control,
+)
+from enode_django.equeue.broker.checkpoint import Checkpoint, PendingCheckpoint, found_checkpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock
 from enode_django.equeue.broker.deletion import Deletion
 from enode_django.equeue.broker.held_memory import HeldMemory
@@ -29,10 +36,8 @@ from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.reading import BatchReader
-from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
-from enode_django.equeue.broker.renewing import renew_unsafe
+from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries, renew_unsafe
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
-from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace
 from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.files import DirectoryLock, make_ignored_directory, shut_out_others, translated, usable
@@ -88,7 +93,7 @@ class MessageStore:
         None: a share of the machine's memory. ``shows_safe``: `read` returns only what is safe on the disk. ``reserve``
         and ``low_space``: see `DiskSpace`. ``accept_loss``: open even if topics, groups and offsets are lost.
 
-        Raises `DirectoryInUse`, and `ConfigurationError` if the directory is none, or this process may not use it.
+        Raises `DirectoryInUse`, and `ConfigurationError` if the path is not a directory or this process may not use it.
         """
         self.directory = directory
         self.shows_safe = shows_safe
@@ -104,8 +109,8 @@ class MessageStore:
         self.space = DiskSpace(directory, reserve=reserve, low=low_space)
         self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
         self.queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
-        self._ring = Ring(ring_batches, ring_bytes)
-        self.reader = BatchReader(self._log, self.queues, self._ring, shows_safe=shows_safe)
+        self.ring = Ring(ring_batches, ring_bytes)
+        self.reader = BatchReader(self._log, self.queues, self.ring, shows_safe=shows_safe)
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
         self.deletion = Deletion(self._log, self.queues, self.now)
@@ -181,11 +186,6 @@ class MessageStore:
         return self._memory.held
 
     @property
-    def ring_held(self) -> tuple[int, int]:
-        """The number of batches in the ring, and their bytes."""
-        return len(self._ring), self._ring.held_bytes
-
-    @property
     def sync_seconds(self) -> Histogram:
         """The durations of flushes."""
         return self._log.sync_seconds
@@ -213,8 +213,7 @@ class MessageStore:
         for header, body in zip(layout.headers, layout.bodies, strict=True):
             self.queues.of(topic, header.queue).add(entry_of(header))
             firsts.setdefault(header.queue, header.first_offset)
-            kept = body if isinstance(body, bytes) else bytes(body)
-            self._ring.add(header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, kept))
+            self.ring.add(header.position, StoredBatch(header.first_offset, body))
         self.on_append()
         return firsts
 
@@ -225,7 +224,7 @@ class MessageStore:
         self.on_append()
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return the first offset that is left and the one that the next message will get; equal if nothing is left."""
+        """Return the offsets of the oldest message left and of the next one to come; they are equal if none is left."""
         index = self.queues.get(topic, queue)
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
 
@@ -249,16 +248,15 @@ class MessageStore:
         also several at once. Raises `StorageFailed`; the store then refuses every later append."""
         return self._log.flush()
 
-    def begin_checkpoint(self, state: bytes | Iterable[bytes]) -> PendingCheckpoint:
+    def begin_checkpoint(self, state: Iterable[bytes]) -> PendingCheckpoint:
         """Return a checkpoint of the current state, without waiting. ``state`` is what the caller knows at `position`,
-        as bytes or in pieces. The thread that writes iterates over the pieces, a second time if the disk is full.
+        in pieces. The thread that writes iterates over the pieces, a second time if the disk is full.
 
         Any thread may write the checkpoint; then it is passed to `finish_checkpoint` here. One at a time.
         """
         writes, queues = self.queues.save()
-        parts = (state,) if isinstance(state, bytes) else state
         path = self.directory / "checkpoint"
-        return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log, self.space)
+        return PendingCheckpoint(path, self._log.end, self._time, queues, state, writes, self._log, self.space)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
         """Take note that a checkpoint was written. Without this nothing breaks, but more is read and written again."""
@@ -269,7 +267,7 @@ class MessageStore:
 
     def checkpoint(self, state: bytes) -> None:
         """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`; then the last one counts."""
-        pending = self.begin_checkpoint(state)
+        pending = self.begin_checkpoint([state])
         pending.write()
         self.finish_checkpoint(pending)
 

@@ -16,7 +16,7 @@ import msgpack
 
 MOST_SKIPPED = 1 << 20
 _BEFORE_TIMELINE, _TIMELINE = 4, 2
-"""In the state of a checkpoint: the number of fields before the timeline's name, and of those of the timeline."""
+"""The numbers of fields in a checkpoint's state: before the timeline, and of the timeline."""
 
 
 def copied(state: bytes) -> bytes:

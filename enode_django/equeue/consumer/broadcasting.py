@@ -12,7 +12,7 @@ from enode_django.equeue.consumer.queue_consumer import LOOK_AGAIN, NOTHING_TO_P
 from enode_django.equeue.consumer.reached import Reached
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.offsets_file import KeptOffsets, OffsetsFile
-from enode_django.equeue.transport import AT_ONCE, LONG_POLL, TellsTimelines, Transport
+from enode_django.equeue.transport import LONG_POLL, TellsTimelines, Transport
 from enode_django.equeue.waking import PullingThread
 from enode_django.exceptions import UnknownQueue
 
@@ -145,7 +145,7 @@ class BroadcastQueues:
         return windows
 
     def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]:
-        wait = max(self._puller.wait_of(wait), AT_ONCE)
+        wait = self._puller.wait_of(wait)
         offsets = {
             queue: window.next_offset
             for queue, window in self._windows.items()

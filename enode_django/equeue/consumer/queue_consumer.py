@@ -11,7 +11,7 @@ from typing import NamedTuple
 from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.messages import Commit, PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transport import AT_ONCE, LONG_POLL, Transport
+from enode_django.equeue.transport import LONG_POLL, Transport
 from enode_django.equeue.waking import PullingThread
 from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnavailable, UnknownQueue
 
@@ -50,8 +50,8 @@ class QueueConsumer:
 
     `join` fetches the queues to own from the group, or `assign` sets them. The pulling thread then calls
     `acquire_missing` and `pull`; another thread calls `join`, `renew` and `commit` on a timer. A queue that is no
-    longer assigned is drained (its messages are finished) and released by `release_drained`. Every error of the
-    transport passes through, except that a topic was made again with fewer queues: those that are gone are lost.
+    longer assigned is drained (its messages are finished) and released by `release_drained`. Errors of the transport
+    are raised, except `UnknownQueue` if a topic was made again with fewer queues: the missing ones are lost.
 
     In the window's ``weight`` a message counts 1, plus 1 for each full ``heavy`` bytes (None: never). The transport
     keeps the newest ``keep_receipts`` of each queue's receipts. ``start`` is for queues that the group never had.
@@ -250,7 +250,7 @@ class QueueConsumer:
 
         A queue whose window holds ``max_held`` messages is left out until its first unfinished one is finished.
         """
-        wait = max(self._puller.wait_of(wait), AT_ONCE)
+        wait = self._puller.wait_of(wait)
         windows = {queue: window for queue, window in self._windows.items() if not window.closed}
         offsets = {
             queue: window.next_offset
@@ -363,9 +363,8 @@ class QueueConsumer:
 
     @contextmanager
     def _losing_gone(self) -> Iterator[None]:
-        """Let a call end without effect if some of its queues are gone, since the topic was deleted and made again with
-        fewer, and lose these. The next call is about the others, and about those that were added meanwhile. For any
-        thread."""
+        """End a call without effect if the topic was made again without some of its queues, and lose these: the next
+        call has the others. For any thread."""
         try:
             yield
         except UnknownQueue:

@@ -58,11 +58,11 @@ class Beginner(NamedTuple):
 
 
 class Starts:
-    """The start offsets of queues from which a group has consumed nothing. They are fetched once, so a queue that is
-    added later begins at its first message.
+    """The start offsets of queues from which a group has consumed nothing. They are fetched once; a queue that is added
+    later begins at its first message.
 
-    A ``beginner`` gives a new group its offsets in all queues, in that of queue 0 last. So if the group has one there,
-    a queue without an offset was added since, and begins at its first message, too.
+    With a ``beginner`` a new group gets its offsets in all queues, in queue 0 last. Once it has one there, a queue
+    without an offset is a later one, and begins at its first message, too.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Starts:
         return {}
 
     def _begin(self, beginner: Beginner, offsets: dict[int, int]) -> None:
-        """Give a new group its offsets. For another one, forget those of queues that were added since it began."""
+        """Give a new group its offsets. For an existing one, forget the offsets of queues that were added since."""
         state = self._transport.groups(self._topic).get(beginner.group)
         begun = state.claims.keys() if state is not None else frozenset[int]()
         for queue in sorted(offsets.keys() - begun, reverse=True):
@@ -208,7 +208,7 @@ class TopicConsumer:
             self._worklist.forget(window)
 
     def _wait_until_finished(self, messages: int) -> None:
-        """Wait until this number of ``messages`` is finished, at most for the pause."""
+        """Wait until so many ``messages`` are finished, at most for the pause."""
         with self._finishing:
             self._has_room.clear()
             self._awaited = messages

@@ -64,7 +64,6 @@ class Worklist:
             return None
 
     def done(self, task: Task) -> None:
-        """Mark a taken task as done."""
         with self._changed:
             self._free(task)
 

@@ -10,17 +10,17 @@ from enode_django.equeue.messages import Commit, Lease, Start
 from enode_django.equeue.redis.batches import RECEIPTS_PER_CALL, commit_arguments, milliseconds, parse_deaths, steps
 from enode_django.equeue.redis.claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
-from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.groups import RedisGroups
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
+from enode_django.equeue.redis.topics import RedisTopics
 from enode_django.equeue.refusals import queue_held
 
 
 class RedisClaims:
     """The part of `RedisStreamsTransport` that acquires queues and commits offsets, with the same guarantees."""
 
-    def __init__(self, keys: Keys, connection: RedisConnection, topics: DeletableTopics, groups: RedisGroups) -> None:
+    def __init__(self, keys: Keys, connection: RedisConnection, topics: RedisTopics, groups: RedisGroups) -> None:
         self._keys = keys
         self._connection = connection
         self._topics = topics

@@ -81,7 +81,7 @@ class RedisConnection:
             self._servers = SingleServer(parsed, timeouts, client)
         self.name = self._servers.name
         self.closings = 0
-        """The number of `close` calls. It can be used again, but calls that waited during a close must end."""
+        """The number of `close` calls. It can be used afterwards, but calls that wait during a `close` end."""
 
     def execute(self, *command: str | int | float | bytes) -> Any:
         return self.execute_all([command])[0]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from enode_django.equeue.messages import Once
 from enode_django.equeue.redis.batches import chunks
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
-from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
 from enode_django.equeue.redis.scripts import SEND, Script
+from enode_django.equeue.redis.topics import RedisTopics
 from enode_django.equeue.refusals import stale_route
 from enode_django.exceptions import EnodeError, ForeignEntries, TransportUnavailable
 
@@ -21,7 +21,7 @@ HOLDS_FOREIGN = -2
 class RedisSender:
     """Sends messages. ``script`` is `SEND` or `SEND_WITH_RESERVE`."""
 
-    def __init__(self, keys: Keys, connection: RedisConnection, topics: DeletableTopics, script: Script = SEND) -> None:
+    def __init__(self, keys: Keys, connection: RedisConnection, topics: RedisTopics, script: Script = SEND) -> None:
         self._keys = keys
         self._connection = connection
         self._topics = topics

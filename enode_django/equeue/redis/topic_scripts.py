@@ -1,5 +1,5 @@
-"""Lua scripts of the Redis driver for topics and the members of their groups. Each is one atomic step on the keys of
-one topic, or of one of its queues.
+"""Lua scripts of the Redis driver for topics, their deletion, and the members of their groups. Each is one atomic step
+on the keys of one topic, or of one of its queues.
 
 ``version`` is that of the topic's route. Each queue has a copy of it for `SEND` to compare, since it may be on another
 server. ``round`` orders the writes to the copies: every change of the queues takes a new round, and a queue refuses
@@ -131,6 +131,55 @@ if ARGV[2] == '1' then hidden[#hidden + 1] = ARGV[1] end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'unconsumed', table.concat(hidden, ','))
 return 1
+""")
+
+CONDEMN = Script("""
+-- KEYS: topic. ARGV: round. From now on there is no such topic. Returns 0 when the deletion was called off meanwhile.
+local topic = redis.call('HMGET', KEYS[1], 'round', 'until', 'queues')
+if topic[1] ~= ARGV[1] or not topic[2] or not topic[3] then return 0 end
+even_when_full(KEYS[1])
+redis.call('HSET', KEYS[1], 'deleting', topic[3])
+return redis.call('HDEL', KEYS[1], 'queues', 'until', 'unproduced', 'unconsumed')
+""")
+
+EMPTY = Script(f"""
+-- KEYS: queue, log, times, and what groups have of it. ARGV: round. Returns 0 for a queue that has heard later news.
+if tonumber(redis.call('HGET', KEYS[1], 'round') or 0) > tonumber(ARGV[1]) then return 0 end
+even_when_full(KEYS[1])
+redis.call('HSET', KEYS[1], 'round', ARGV[1], 'route', '{DELETED}')
+redis.call('HDEL', KEYS[1], 'time', 'largest', 'largest_since', 'mark')
+for i = 2, #KEYS do redis.call('UNLINK', KEYS[i]) end
+return 1
+""")
+
+DELETE_QUEUE = Script("""
+-- KEYS: queue, log, times, and of each group the claim and the receipts. ARGV: the end that the queue must have, or ''.
+-- Returns 0, and deletes nothing, if it has another one.
+local last = redis.call('HGET', KEYS[1], 'end') or '0'
+if ARGV[1] ~= '' and ARGV[1] ~= last then return 0 end
+even_when_full(KEYS[1])
+redis.call('HSET', KEYS[1], 'end', last)  -- a write, for replicas to confirm
+redis.call('HDEL', KEYS[1], 'time', 'largest', 'largest_since', 'mark')
+redis.call('UNLINK', KEYS[2], KEYS[3])
+for i = 4, #KEYS, 2 do
+  if redis.call('HEXISTS', KEYS[i], 'offset') == 1 then
+    redis.call('HDEL', KEYS[i], 'owner', 'until', 'epoch', 'run', 'previous', 'deaths')
+    redis.call('HSET', KEYS[i], 'offset', last)
+  end
+  redis.call('UNLINK', KEYS[i + 1])
+end
+return 1
+""")
+
+FINISH = Script("""
+-- KEYS: topic, producers, groups, and each group. ARGV: round. Returns 0 if somebody else has finished the deletion.
+local topic = redis.call('HMGET', KEYS[1], 'round', 'deleting')
+if topic[1] ~= ARGV[1] or not topic[2] then return 0 end
+for i = 2, #KEYS do redis.call('UNLINK', KEYS[i]) end
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if string.sub(field, 1, 7) == 'paused:' then redis.call('HDEL', KEYS[1], field) end
+end
+return redis.call('HDEL', KEYS[1], 'deleting', 'max_age')
 """)
 
 COUNT = Script("""

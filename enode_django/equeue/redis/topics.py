@@ -1,10 +1,15 @@
-"""Topics on Redis: their queues, which of them are visible, and changes of both while others send.
+"""Topics on Redis: their queues, which of them are visible, changes of both while others send, and deletion.
 
 Each queue has a copy of the version of its topic's route, which sends are checked against, since it may be on another
 server than the topic. A change closes the old route at every queue, then checks the backlog, then decides at the topic
 in one step, and then updates the queues. Senders that find a closed queue wait. If the maker of the change has died,
 they update the queue from the topic themselves: any process may do so, as long as the update is not older than the
 queue's last one.
+
+A deletion marks the queues as deleted first, which refuses sends and owners. Then it checks whether the topic is used,
+decides at the topic in one step, and deletes the rest. If its process dies, the next one that creates or deletes the
+topic continues. A small rest stays: the version and round of the topic; the end, epoch and round of each queue. So
+nothing that was issued for the deleted topic is valid for a later one of the same name.
 """
 
 from __future__ import annotations
@@ -12,10 +17,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from enode_django.equeue.messages import QueueState
+from enode_django.equeue.messages import GroupState, QueueState
 from enode_django.equeue.redis import topic_scripts
 from enode_django.equeue.redis.batches import milliseconds, parse_queues
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
@@ -23,9 +29,17 @@ from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
 from enode_django.equeue.redis.scripts import BOUNDS, HAZARDS, MEMORY_USED
 from enode_django.equeue.redis.topic_scripts import CLOSED, DELETED
-from enode_django.equeue.refusals import check_age, check_new_topic, check_queues, topic_deleted, unknown_topic
+from enode_django.equeue.refusals import (
+    check_age,
+    check_deletable_queue,
+    check_new_topic,
+    check_queues,
+    check_unused,
+    topic_deleted,
+    unknown_topic,
+)
 from enode_django.equeue.topic_records import Bounds, GroupRecord, QueueClaim, Topic
-from enode_django.exceptions import EnodeError, TransportUnavailable
+from enode_django.exceptions import EnodeError, TransportUnavailable, UnknownTopic
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -49,10 +63,12 @@ class RedisTopics:
 
     def create(self, topic: str, queues: int) -> int:
         check_new_topic(topic, queues)
-        count = int(self._connection.run(topic_scripts.CREATE, (self._keys.topic(topic),), (queues,), confirmed=True))
+        key = self._keys.topic(topic)
+        while (count := self._connection.run(topic_scripts.CREATE, (key,), (queues,), confirmed=True)) < 0:
+            self._finish(topic)
         self._connection.run(topic_scripts.REGISTER, (self._keys.topics(),), (topic,))
         self._counts[topic] = count
-        return count
+        return int(count)
 
     def count(self, topic: str) -> int:
         return self.read(topic).queues
@@ -228,6 +244,70 @@ class RedisTopics:
             raise TransportUnavailable(f"another change of topic {topic!r} came first; try again")
         return later
 
+    # -- deletion -------------------------------------------------------------------------------------------------
+
+    def delete(self, topic: str, groups: Callable[[], Mapping[str, GroupState]], *, force: bool) -> None:
+        """Delete a topic. ``groups`` is called once nobody can begin to use the topic."""
+        try:
+            self.read(topic)
+        except UnknownTopic:
+            if self._finish(topic):
+                return
+            raise
+        round_ = self._begin(topic)
+        try:
+            known = self.read(topic)
+            self._tell(topic, range(known.queues), round_, DELETED)
+            if not force:
+                check_unused(topic, groups(), self.bounds(topic, known.queues))
+        except UnknownTopic:
+            raise
+        except BaseException:
+            self._decide(topic, round_, {})
+            raise
+        if not self._connection.run(topic_scripts.CONDEMN, (self._keys.topic(topic),), (round_,), confirmed=True):
+            raise TransportUnavailable(f"the deletion of topic {topic!r} took too long and was called off; try again")
+        self._finish(topic)
+
+    def delete_queue(
+        self, topic: str, queue: int, groups: Callable[[], Mapping[str, GroupState]], *, force: bool
+    ) -> None:
+        """Delete a queue, see `DeletesQueues.delete_queue`. Messages sent meanwhile are checked, too."""
+        self.check(topic, (queue,))
+        is_deleted = False
+        while not is_deleted:
+            state, known = self.states(topic)[queue], groups()
+            check_deletable_queue(topic, queue, state, known, force=force)
+            keys = self._keys_of(topic, queue, known)
+            end = "" if force else state.end
+            is_deleted = bool(self._connection.run(topic_scripts.DELETE_QUEUE, keys, (end,), confirmed=True))
+
+    def _finish(self, topic: str) -> bool:
+        """Delete the rest of a topic whose deletion is decided. Return False if there is no such deletion."""
+        self._counts.pop(topic, None)
+        count, round_ = self._connection.execute("HMGET", self._keys.topic(topic), "deleting", "round")
+        if count is None:
+            return False
+        groups = [group.decode() for group in self._connection.execute("HKEYS", self._keys.groups(topic))]
+        self._connection.execute("SREM", self._keys.topics(), topic)
+        calls = [
+            ScriptCall(topic_scripts.EMPTY, self._keys_of(topic, queue, groups), (round_,))
+            for queue in range(int(count))
+        ]
+        self._connection.run_all(calls, confirmed=True)
+        own = (self._keys.topic(topic), self._keys.producers(topic), self._keys.groups(topic))
+        of_groups = (self._keys.group(topic, group) for group in groups)
+        self._connection.run(topic_scripts.FINISH, (*own, *of_groups), (round_,), confirmed=True)
+        if self._connection.execute("HEXISTS", self._keys.topic(topic), "queues"):  # another process was faster
+            self._connection.run(topic_scripts.REGISTER, (self._keys.topics(),), (topic,))
+        return True
+
+    def _keys_of(self, topic: str, queue: int, groups: Collection[str]) -> tuple[str, ...]:
+        """Return the keys of the queue, its log and its times, and for each group of the claim and the receipts."""
+        log, itself, times = self._keys.of_queue(topic, queue)
+        of_groups = (key(topic, queue, group) for group in groups for key in (self._keys.claim, self._keys.receipts))
+        return (itself, log, times, *of_groups)
+
     # -- healing --------------------------------------------------------------------------------------------------
 
     def settle(self, topic: str, queues: Collection[int], route: int) -> bool:
@@ -236,6 +316,20 @@ class RedisTopics:
         Waits for a change that is under way.
         """
         return bool(self._until(topic, lambda: self._settled(topic, queues, route)))
+
+    def revive(self, topic: str, queues: Collection[int]) -> None:
+        """Reopen queues that are marked as deleted although their topic exists. Raises `TopicDeleted` if it does not,
+        and `UnknownQueue` for a queue that it does not have."""
+        known = self.read(topic)
+        check_queues(topic, queues, known.queues)
+        self.settle(topic, queues, known.version)
+
+    def check_kept(self, topic: str, queue: int) -> None:
+        """Raise `TopicDeleted` if a queue without messages is marked as deleted. Reads the queue first, not the topic:
+        it is on the server that was just read, and a pull should depend on no other."""
+        with suppress(TransportUnavailable):
+            if self._connection.execute("HGET", self._keys.queue(topic, queue), "route") == DELETED.encode():
+                self.read(topic)
 
     def _settled(self, topic: str, queues: Collection[int], route: int) -> bool | None:
         answer = self._connection.run(topic_scripts.SETTLED, (self._keys.topic(topic),))

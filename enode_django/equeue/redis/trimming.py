@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
-from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
 from enode_django.equeue.redis.scripts import CLOCK_STEP, COPY_LOG, MEND, TRIM_TIMES
+from enode_django.equeue.redis.topics import RedisTopics
 from enode_django.exceptions import EnodeError
 
 TIMES_PER_CALL = 500
@@ -28,7 +28,7 @@ class RedisTrimmer:
         self,
         keys: Keys,
         connection: RedisConnection,
-        topics: DeletableTopics,
+        topics: RedisTopics,
         *,
         max_age: float | None,
         max_length: int | None,

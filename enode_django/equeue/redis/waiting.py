@@ -28,26 +28,25 @@ def read_waking(connection: RedisConnection, command: Command, closings: int, *,
 
     Raises `TransportUnavailable`, also if the transport was closed since the number of closings was ``closings``.
     """
-    check_open = partial(connection.check_not_closed_since, closings)
-    return connection.at_node(key, partial(_read_waking, command=command, check_open=check_open, wakeup=wakeup))
 
+    def read(node: Node) -> Any:
+        pool = node.quick.connection_pool  # the quick pool will do: this module does the waiting
+        own = pool.get_connection()
+        try:
+            own.send_command(*command)
+            one = _Waiting(node, own, 0, _socket_of(own))
+            connection.check_not_closed_since(closings)  # only now: an earlier close has not closed this connection
+            if _wait_for_one([one], wakeup):
+                return one.answer()
+            own.disconnect()  # which ends the command, too
+            return None
+        except BaseException:
+            own.disconnect()
+            raise
+        finally:
+            pool.release(own)
 
-def _read_waking(node: Node, *, command: Command, check_open: Callable[[], None], wakeup: Wakeup) -> Any:
-    pool = node.quick.connection_pool  # the quick pool will do: this module does the waiting
-    connection = pool.get_connection()
-    try:
-        connection.send_command(*command)
-        one = _Waiting(node, connection, 0, _socket_of(connection))
-        check_open()  # only now: an earlier close has not closed this connection
-        if _wait_for_one([one], wakeup):
-            return one.answer()
-        connection.disconnect()  # which ends the command, too
-        return None
-    except BaseException:
-        connection.disconnect()
-        raise
-    finally:
-        pool.release(connection)
+    return connection.at_node(key, read)
 
 
 class _Waiting(NamedTuple):

@@ -169,8 +169,15 @@ class BrokerTransport:
     ) -> Sequence[PulledBatch]:
         check_limit(limit)
         self._current()  # drops messages that a parent process kept
-        # A look at the first message keeps nothing: nobody goes on behind it. It takes nothing from those who do.
-        rests = Rests() if limit == 1 and not wait else self._rests
+        return self._pulled(self._rests, topic, offsets, limit, wait)
+
+    def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
+        """Return the first messages. Rests of batches are neither kept for later pulls nor taken from them."""
+        return self._pulled(Rests(), topic, offsets, 1, 0.0)
+
+    def _pulled(
+        self, rests: Rests, topic: str, offsets: Mapping[int, int], limit: int, wait: float
+    ) -> Sequence[PulledBatch]:
         pulled = [batch for queue, at in offsets.items() if (batch := rests.take(topic, queue, at, limit))]
         known = {batch.queue for batch in pulled}
         missing = {queue: at for queue, at in offsets.items() if queue not in known}

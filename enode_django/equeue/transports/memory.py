@@ -16,7 +16,6 @@ from operator import itemgetter
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.coordination import Coordinator
-from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.known_sends import KnownSends
 from enode_django.equeue.messages import (
     Commit,
@@ -29,7 +28,7 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.refusals import check_limit, check_route, check_size
+from enode_django.equeue.refusals import check_deletable_queue, check_limit, check_route, check_size, check_unused
 from enode_django.equeue.topic_records import Bounds
 from enode_django.equeue.transport import LONG_POLL
 
@@ -242,15 +241,14 @@ class MemoryTransport:
         check_limit(limit)
         with self._changed:
             self._coordinator.topic(topic, offsets)
-            if not offsets:
-                return []
-            queues = {number: self._queues[topic][number] for number in offsets}
-            if wait > 0:
+            if offsets and wait > 0:
                 self._wait(topic, offsets, wait)
-                self._coordinator.topic(topic, offsets)
-            found = {number: queue.read(offsets[number], limit) for number, queue in queues.items()}
-            route = self._coordinator.topic(topic).version
-            return [PulledBatch(number, places, bodies, route) for number, (places, bodies) in found.items() if bodies]
+            route = self._coordinator.topic(topic, offsets).version
+            found = ((number, self._queues[topic][number].read(at, limit)) for number, at in offsets.items())
+            return [PulledBatch(number, places, bodies, route) for number, (places, bodies) in found if bodies]
+
+    def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
+        return self.pull(topic, offsets, limit=1, wait=0)
 
     def _wait(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
         """Wait until a message comes, the topic is deleted, or the thread is woken."""

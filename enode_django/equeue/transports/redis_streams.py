@@ -49,7 +49,6 @@ from enode_django.equeue.redis.batches import milliseconds
 from enode_django.equeue.redis.claim_scripts import TIMELINE
 from enode_django.equeue.redis.claims import RedisClaims
 from enode_django.equeue.redis.connection import Confirmation, RedisConnection, ScriptCall
-from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.groups import RedisGroups
 from enode_django.equeue.redis.inbox import RedisInbox, replies_as_calls
 from enode_django.equeue.redis.keys import Keys
@@ -57,6 +56,7 @@ from enode_django.equeue.redis.partly import raise_failure
 from enode_django.equeue.redis.reading import RedisReader
 from enode_django.equeue.redis.scripts import SEND_WITH_RESERVE
 from enode_django.equeue.redis.sending import RedisSender
+from enode_django.equeue.redis.topics import RedisTopics
 from enode_django.equeue.redis.trimming import RedisTrimmer
 from enode_django.equeue.refusals import check_size
 from enode_django.equeue.transport import LONG_POLL
@@ -115,7 +115,7 @@ class RedisStreamsTransport:
         confirmation = Confirmation(wait_replicas, milliseconds(wait_timeout)) if wait_replicas else None
         self._keys = Keys(prefix)
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
-        self._topics = DeletableTopics(self._keys, self._connection, timeout)
+        self._topics = RedisTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
         self._sender = RedisSender(self._keys, self._connection, self._topics)
         self._reader = RedisReader(self._keys, self._connection, self._topics)
@@ -197,6 +197,9 @@ class RedisStreamsTransport:
     ) -> Sequence[PulledBatch]:
         return self._reader.pull(topic, offsets, limit=limit, wait=wait)
 
+    def look(self, topic: str, offsets: Mapping[int, int]) -> Sequence[PulledBatch]:
+        return self._reader.pull(topic, offsets, limit=1, wait=0)
+
     def wake(self, thread: int) -> None:
         self._reader.wake(thread)
 
@@ -273,7 +276,6 @@ class RedisStreamsTransport:
         self._trimmer.trim(topic)
 
     def mend(self, topic: str) -> Mapping[int, int]:
-        """Delete foreign entries above the ends of the queues. Return their number for each queue."""
         return self._trimmer.mend(topic)
 
     def hazards(self) -> Sequence[str]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.equeue.lookups import Lookups
+from enode_django.concurrency.lookups import Lookups
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.repository import loading
 from enode_django.repository.loading import AggregateLoader

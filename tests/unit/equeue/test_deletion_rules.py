@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.messages import QueueState
+from enode_django.equeue.refusals import check_deletable_queue, check_unused
 from enode_django.exceptions import QueueError
 
 FOREIGN = 1_700_000_000_000

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from enode_django.equeue.redis import claim_scripts, deletion, scripts, topic_scripts
+from enode_django.equeue.redis import claim_scripts, scripts, topic_scripts
 from enode_django.equeue.redis.scripts import HELPERS, Script
 
-MODULES = (scripts, claim_scripts, topic_scripts, deletion)
+MODULES = (scripts, claim_scripts, topic_scripts)
 SCRIPTS = {name: value for one in MODULES for name, value in vars(one).items() if isinstance(value, Script)}
 OF_LUA = {"and", "function", "if", "in", "ipairs", "not", "or", "return", "tonumber", "type", "unpack"}
 

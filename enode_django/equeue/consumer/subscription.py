@@ -1,4 +1,4 @@
-"""The division of topics among consumers of a group, and a consumer's limits."""
+"""What a consumer consumes and how: its topics, mode and limits."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Subscription:
         if isinstance(self.start, datetime) and self.start.tzinfo is None:
             raise ValueError(f"a time to start from needs a time zone, got {self.start!r}")
 
-    def shares(self, transport: Transport, worklist: Worklist) -> dict[str, TopicConsumer]:
+    def consumers(self, transport: Transport, worklist: Worklist) -> dict[str, TopicConsumer]:
         """Return the consumers by topic; with `Mode.CLUSTERING` also that of the group's retries."""
         limits = self.limits
         beginner: Beginner | None = None
@@ -93,10 +93,10 @@ class Subscription:
             beginner = Beginner(self.group, self.owner, limits.lease)
             max_held = limits.max_held * max(1, self.delays)  # each delay has its queues, where most messages only wait
             topics[retry_topic(self.group)] = (Start.FIRST, max_held, task_of_retry)
-        shares: dict[str, TopicConsumer] = {}
+        consumers: dict[str, TopicConsumer] = {}
         for topic, (start, max_held, make_task) in topics.items():
             starts = Starts(transport, topic, start, beginner)
-            shares[topic] = TopicConsumer(
+            consumers[topic] = TopicConsumer(
                 topic,
                 self._queues(transport, topic, starts),
                 worklist,
@@ -106,7 +106,7 @@ class Subscription:
                 limit=limits.pull_limit,
                 pause=limits.pull_pause,
             )
-        return shares
+        return consumers
 
     def _queues(self, transport: Transport, topic: str, starts: Starts) -> OwnedQueues:
         if self.mode is Mode.BROADCASTING:

@@ -139,12 +139,14 @@ class Deleter:
         return deleted
 
     async def _survey(self) -> None:
-        self._surveying = self._deletion.begin_survey()
-        while self._surveying is not None and self._surveying.take():
+        survey = self._surveying = self._deletion.begin_survey()
+        if survey is None:
+            return
+        while survey.take():
             await asyncio.sleep(0)  # let other tasks run
-        if self._surveying is not None and not self._stops:
-            await asyncio.to_thread(self._surveying.run)
-            self._deletion.finish_survey(self._surveying)
+        if not self._stops:
+            await asyncio.to_thread(survey.run)
+            self._deletion.finish_survey(survey)
             self._surveying = None
             await asyncio.sleep(0)
 
