@@ -296,8 +296,9 @@ async def _aexecute(
 def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
     """Return the stored outcome of a command; None if it has no row, or has none yet.
 
-    Success and refusal are stored. A failure, or a command that changed nothing, leaves no row: execute the command
-    with the same id again to get the remembered outcome. Blocks on the event store. Raises `InvalidId`,
+    Success, refusal, and a crash that a process manager handles are stored. Another failure, or a command that changed
+    nothing, leaves no row: execute the command with the same id again to get the remembered outcome, or a new one if
+    nobody has waited for the first. Blocks on the event store. Raises `InvalidId`,
     `StoreUnavailable`, and `MalformedMessage` for a row that cannot be read.
 
     For example::
