@@ -45,18 +45,22 @@ def send_command(
     after: timedelta | float | None = None,
     using: str | None = None,
 ) -> None:
-    """Send a command. Return when the queue has stored it.
+    """Send a command. Block until the queue has stored it.
 
-    Raises `TransportUnavailable` if the queue cannot be reached. The same command may then be sent again: it takes
-    effect once, however often it arrives. With an ``expected_version`` (0: the aggregate does not exist) the command is
-    refused by a `VersionMismatch` if its aggregate has another version when it is handled. That refusal is stored like
-    any other.
+    Raises `TransportUnavailable` if the queue cannot be reached or is full, after three tries. The same command may
+    then be sent again: it takes effect once, however often it arrives. Raises `MessageTooLarge`, and `InvalidField` for
+    a value that cannot be encoded. Raises `SendInsideHandler` in a handler of a projection or a process manager, and
+    `SendInsideTest` in a test that is not inside `enode_django.testing.inline`. Without a queue, the command is handled
+    before the call returns, which raises `StoreUnavailable` if the database is away.
+
+    With an ``expected_version`` (0: the aggregate does not exist) the command is refused by a `VersionMismatch` if its
+    aggregate has another version when it is handled. That refusal is stored like any other.
 
     With ``outbox`` the command is sent if and only if the current transaction of the database ``using`` commits: it is
     written in that transaction, and a relay of ``runprocessors`` sends it after the commit. Commands for one aggregate
     arrive in the order of their transactions, if one began after the other's commit. ``using`` is by default the
     database that the routers choose for `OutboxCommand`. Raises `ConfigurationError` if it has no outbox, and what the
-    database raises.
+    database raises; `DefinitionError` if ``using`` is given to a command that is sent at once.
 
     With ``at`` (a datetime with a time zone) or ``after`` (a timedelta, or seconds) the command is written in that
     transaction, too, and sent when it is due by the clock of the database. Raises `InvalidField` for another time.
@@ -74,7 +78,7 @@ def send_command(
     elif outbox:
         _keep(batch, versions, using)
     else:
-        current_bus().send(batch, versions)
+        _send(batch, versions, using)
 
 
 def send_commands(
@@ -100,13 +104,14 @@ def send_commands(
     if batch and outbox:
         _keep(batch, versions, using)
     elif batch:
-        current_bus().send(batch, versions)
+        _send(batch, versions, using)
 
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
     """Send the command when the current transaction of the database ``using`` commits, or now if there is none. Its
-    metadata are those of the call. Raises `InvalidField` at once if it cannot be encoded: the transaction can still be
-    rolled back.
+    metadata are those of the call. Raises `InvalidField` at once if it cannot be encoded, and `SendInsideHandler` as
+    `send_command` does: the transaction can still be rolled back. What the sending itself raises, such as
+    `TransportUnavailable`, is raised after the commit.
 
     A process that dies after the commit and before it has sent the command loses it, unless ``OUTBOX["ON_COMMIT"]`` of
     the settings is True: then this is `send_command` with ``outbox=True``.
@@ -155,6 +160,8 @@ async def asend_command(
     """
     batch, versions = [_sendable(command)], [check_version(expected_version)]
     due = None if at is None and after is None else due_of(at, after)
+    if due is None and not outbox:
+        _check_using(using)
     bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
         if due is not None or outbox:
@@ -200,7 +207,8 @@ def execute_command(
     ended it. Raises `CommandTimeout` after ``timeout`` seconds (default: ``EXECUTE_TIMEOUT`` of ``COMMANDS``), which
     include connecting and sending; the command goes on. Raises `ExecuteInsideHandler` in a handler, and
     `WaitInsideTransaction` if it waits for subscribers inside an atomic block: both could wait for themselves. Raises
-    `UnknownSubscriber`, and `InvalidField` for a timeout that is not a number above 0.
+    `UnknownSubscriber`, and `InvalidField` for a timeout that is not a number above 0. Raises `TransportUnavailable`,
+    `MessageTooLarge`, `InvalidField` and `SendInsideTest` as `send_command` does.
 
     For example::
 
@@ -288,9 +296,10 @@ async def _aexecute(
 def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
     """Return the stored outcome of a command; None if it has no row, or has none yet.
 
-    Success and refusal are stored. A failure, or a command that changed nothing, leaves no row: execute the command
-    with the same id again to get the remembered outcome. Blocks on the event store. Raises `InvalidId`, and
-    `MalformedMessage` for a row that cannot be read.
+    Success, refusal, and a crash that a process manager handles are stored. Another failure, or a command that changed
+    nothing, leaves no row: execute the command with the same id again to get the remembered outcome, or a new one if
+    nobody has waited for the first. Blocks on the event store. Raises `InvalidId`,
+    `StoreUnavailable`, and `MalformedMessage` for a row that cannot be read.
 
     For example::
 
@@ -316,6 +325,20 @@ async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult |
         assert asyncio.run(status_of("open-ada")) is CommandStatus.SUCCESS
     """
     return await sync_to_async(result_of)(command_id, aggregate_root_id)
+
+
+def _send(commands: Sequence[Command], versions: Sequence[int | None], using: str | None) -> None:
+    _check_using(using)
+    current_bus().send(commands, versions)
+
+
+def _check_using(using: str | None) -> None:
+    """Raise `DefinitionError` for a database of a command that is sent at once: no transaction has that command."""
+    if using is not None:
+        raise DefinitionError(
+            f"using={using!r} names the database of a transaction, which a command that is sent at once is no part of; "
+            "add outbox=True, at= or after=, or leave it out"
+        )
 
 
 def _keep(

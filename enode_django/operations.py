@@ -104,7 +104,7 @@ class PartitionEventStream(Operation):
     For example::
 
         class Migration(migrations.Migration):
-            dependencies = [("shop", "0001_initial"), ("enode_django", "0028_scheduled_command_ids")]
+            dependencies = [("shop", "0001_initial"), ("enode_django", "0030_rebuild_generations")]
             operations = [PartitionEventStream(partitions=16)]
     """
 

@@ -384,7 +384,7 @@ def subscription_of(name: str) -> Iterator[SweepingSubscription]:
 
 def replay(*names: str) -> dict[str, int]:
     """Replay the stored events to the named subscribers (default: all) from their checkpoints on, in this thread and
-    connection. Return the number of aggregates that each caught up with.
+    connection. Blocks until all are handled. Return the number of aggregates that each caught up with.
 
     Process managers and event handlers are left out unless they have ``replays = True``. Raises `UnknownSubscriber`,
     and the errors of handlers.

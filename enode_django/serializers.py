@@ -24,6 +24,7 @@ from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import (
     CommandFailed,
     CommandTimeout,
+    StoreUnavailable,
     TransportUnavailable,
     missing_extra,
 )
@@ -336,7 +337,7 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
             raise error_of(failure, self.fields) from failure
         except CommandTimeout as late:
             raise CommandLate from late
-        except TransportUnavailable as error:
+        except (TransportUnavailable, StoreUnavailable) as error:
             raise QueueUnreachable from error
         self.instance = result
         return result

@@ -19,7 +19,7 @@ from django.views.generic import FormView
 from enode_django.bus.results import CommandResult, WaitFor
 from enode_django.databases import without_atomic_requests
 from enode_django.domain.messages import Command
-from enode_django.exceptions import CommandTimeout, InvalidId, TransportUnavailable
+from enode_django.exceptions import CommandTimeout, InvalidId, StoreUnavailable, TransportUnavailable
 from enode_django.forms import CommandForm, command_form
 from enode_django.ids import check_id
 from enode_django.models import ReadModel
@@ -139,7 +139,7 @@ class CommandView(AccessMixin, FormBase):
             self.result = form.execute(wait_for=self.wait_for, timeout=self.timeout)
         except CommandTimeout as late:
             return self.command_late(form, late)
-        except TransportUnavailable as error:
+        except (TransportUnavailable, StoreUnavailable) as error:
             return self.queue_unreachable(form, error)
         if self.result is None:
             return self.command_failed(form)
@@ -169,7 +169,9 @@ class CommandView(AccessMixin, FormBase):
         form.add_error(None, ValidationError(text, code="late"))
         return self._shown_again(form, 504)
 
-    def queue_unreachable(self, form: CommandForm, error: TransportUnavailable) -> HttpResponse:
+    def queue_unreachable(self, form: CommandForm, error: TransportUnavailable | StoreUnavailable) -> HttpResponse:
+        """Show the form again: the message queue, or without one the event store, is away. Sending the form again sends
+        the same command."""
         form.add_error(None, ValidationError(_UNREACHABLE, code="unreachable"))
         response = self._shown_again(form, 503)
         response["Retry-After"] = str(RETRY_AFTER)

@@ -73,6 +73,12 @@ def invalid_parameter(name: str, detail: str) -> Problem:
     return Problem(400, "the request is not valid", kind="enode:invalid", members={"errors": errors})
 
 
+def _unparsed(error: exceptions.ParseError) -> Problem:
+    """Return the problem for a body none of whose parts can be pointed to."""
+    detail = str(error.detail)
+    return Problem(400, detail, kind="enode:invalid", members={"errors": [{"pointer": "#", "detail": detail}]})
+
+
 def pointer(path: Path) -> str:
     """Return the path as a URI fragment (RFC 6901).
 
@@ -112,6 +118,8 @@ def problem_of(error: Exception) -> Problem | None:
         return Problem(404, "there is nothing here that you may see")
     if isinstance(error, PermissionDenied):
         return Problem(403, str(exceptions.PermissionDenied.default_detail))
+    if isinstance(error, exceptions.ParseError):
+        return _unparsed(error)
     if isinstance(error, exceptions.APIException):
         return _of_framework(error)
     return None

@@ -83,8 +83,9 @@ class CommandContext(Struct, eq=False):
     def get(self, cls: type[Root], id: str | None = None) -> Root:
         """Return the command's aggregate, or a private read-only copy of another one, from the store (this blocks).
 
-        Raises `AggregateNotFound`, `AggregateTypeMismatch` if the id is that of another class, or `InvalidId` if no
-        aggregate of this class can have it.
+        Raises `AggregateNotFound`, `AggregateTypeMismatch` if the id is that of another class, `InvalidId` if no
+        aggregate of this class can have it, and `DefinitionError` for what is no class of aggregates. Raises
+        `StoreUnavailable`, after which the command is handled again, even if its handler catches the error.
         """
         if id is None and type(self._aggregate) is cls:
             return self._aggregate  # nearly always

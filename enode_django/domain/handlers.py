@@ -220,7 +220,8 @@ def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = N
     Without classes they are taken from the annotation of the command's parameter. The handler is called with the
     command, and with the `CommandContext` if it has a parameter for it; it returns the command's result. With
     ``creates=True`` the method is called on a new instance, which is added; otherwise on the stored one. After an error
-    of the classes ``retry_on`` (None: ``RETRY_ON`` of ``WORKERS``), or a `Retry`, the handler is called again.
+    of the classes ``retry_on`` (None: ``RETRY_ON`` of ``WORKERS``), or a `Retry`, the handler is called again. Raises
+    `DefinitionError`.
 
     For example::
 

@@ -77,7 +77,8 @@ _ambient: ContextVar[Metadata | Callable[[], Metadata]] = ContextVar("enode_meta
 
 def current_metadata() -> Metadata:
     """Return the metadata that a command sent here would carry: that of the surrounding `metadata` block, of the
-    request, or of the event that a subscriber handles. In a command handler use its context instead.
+    request, or of the event that a subscriber handles. In a command handler use its context instead. In a request it
+    blocks on a query if the user is not known yet.
 
     For example::
 

@@ -29,17 +29,19 @@ class Readable:
     """Loads stored aggregates of this class and of its subclasses. Command handlers use their context instead.
 
     The methods block on the event store, or wait for it. They raise `AggregateNotFound`; `AggregateTypeMismatch` if the
-    id belongs to another type; `UnknownMessageType` if the class of the aggregate or of an event no longer exists; and
-    `DefinitionError` in a command handler.
+    id belongs to another type; `UnknownMessageType` if the class of the aggregate or of an event no longer exists;
+    `MalformedMessage` if an event cannot be read; `InvalidId`; and `DefinitionError` in a command handler.
     """
 
     @classmethod
     def load(cls, id: str, *, version: int | None = None, at: datetime | None = None) -> Self:
         """Return the stored aggregate, now, at a version, or at a time. It is read-only: ``apply`` raises
-        `AggregateReadOnly`.
+        `AggregateReadOnly`. Blocks on the event store.
 
-        Raises `AggregateNotFound` for a version that is not stored, and for a time before the first event;
-        `InvalidField` for a naive time, and if both a version and a time are given.
+        Raises `AggregateNotFound`, also for a version that is not stored, and for a time before the first event;
+        `AggregateTypeMismatch` if the id belongs to another type; `UnknownMessageType` and `MalformedMessage` for what
+        this code cannot read; `InvalidField` for a naive time, and if both a version and a time are given;
+        `StoreUnavailable`; and `DefinitionError` in a command handler.
         """
         return _reader().load(cls, id, version, at)
 
@@ -50,7 +52,8 @@ class Readable:
 
     @classmethod
     def history(cls, id: str, *, after_version: int = 0) -> Iterator[DomainEvent]:
-        """Return an iterator over the events of the aggregate after a version, in order. It reads them in portions."""
+        """Return an iterator over the events of the aggregate after a version, in order. It reads them in portions, and
+        blocks on the event store. Raises as `load` does, and `InvalidField` for what is no version."""
         return _reader().history(cls, id, after_version)
 
     @classmethod

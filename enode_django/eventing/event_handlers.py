@@ -198,9 +198,10 @@ def event_handler(
 
     It is called at least once for each event, in the order of each aggregate's versions. A new group begins at *now*,
     or with all that is stored if ``start="beginning"``. A replay of stored events calls it only with ``replays=True``.
-    ``time_limit`` is as for a `Subscriber`; the longest one counts for all handlers of a group together. ``retry`` is
-    as for a `Subscriber`; the handlers of a group that set it must agree. ``aliases`` are the earlier names of the
-    function's group, the oldest first; the handlers of a group that set it must agree. Raises `DefinitionError`.
+    ``time_limit`` (seconds) is as for a `Subscriber`; the longest one that is set counts for all handlers of a group
+    together. ``retry`` is as for a `Subscriber`; the handlers of a group that set it must agree. ``aliases`` are the
+    earlier names of the function's group, the oldest first; the handlers of a group that set it must agree. Raises
+    `DefinitionError`.
 
     For example::
 

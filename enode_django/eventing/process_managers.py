@@ -195,7 +195,7 @@ def handles_crash(
     which this process manager has sent. It gets a `CommandCrashed` when an exception that is not a refusal has ended
     one, and yields the commands that follow. Other crashed commands become dead letters. ``key`` is that of
     `handles`; with ``ends`` the process has ended after the handler. A method that also handles events or refusals has
-    `handles` or `ends` above, with the key.
+    `handles` or `ends` above, with the key. Raises `DefinitionError`.
 
     For example::
 

@@ -100,7 +100,7 @@ class CatchingUp:
             before = last
         raise RebuildError(
             f"{self.shadow.subscriber} was not caught up with after {ROUNDS} rounds, {last} streams in the last: "
-            "events come in faster than they are handled; give Spark more cores, or try at a quieter time"
+            "events come in faster than they are handled; rebuild it with more cores, or at a quieter time"
         )
 
     def _round(self, number: int, before: int) -> int:

@@ -47,7 +47,8 @@ from enode_django.serialization.registry import types
 
 
 def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
-    """Return the stamped events of a stored stream. Raises as `enode_django.serialization.codec.decode_events` does.
+    """Return the stamped events of a stored stream (none for a refusal). Raises `UnknownMessageType` (also for a newer
+    schema version) and `MalformedMessage`.
 
     For example::
 
@@ -346,7 +347,10 @@ _ALL = 2**31 - 1
 
 
 def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
-    """Return a fresh instance, or None if there are no streams. Raises as `replay_record` does.
+    """Return a fresh instance, or None if there are no streams.
+
+    Raises `BrokenHistory` if the streams do not begin with version 1, leave one out or cannot be applied;
+    `AggregateTypeMismatch` if they are of different types; `UnknownMessageType` and `MalformedMessage`.
 
     For example::
 

@@ -186,7 +186,8 @@ class EventDecoder:
 
 
 def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
-    """Return an event without a stamp. Raises as `decode_events`.
+    """Return the event that the code makes of a stored one, upcast and without a stamp: its ``id``, ``version`` and the
+    like raise `AttributeError`. Raises `UnknownMessageType` (also for a newer schema version) and `MalformedMessage`.
 
     For example::
 

@@ -116,7 +116,8 @@ def upcasts(*classes: Upcastable, from_version: int) -> Callable[[AnyUpcaster], 
     """Mark a function ``dict -> dict`` as the upcaster of these events, refusals or commands: it takes the stored plain
     fields of that schema version and returns those of the next version.
 
-    It gets a copy, which it may change and return. It must not depend on anything else: no clock, no queries.
+    It gets a copy, which it may change and return. It must not depend on anything else: no clock, no queries. Raises
+    `DefinitionError` for two upcasters of one step, and for a version that is not below the class's ``schema_version``.
 
     For example::
 

@@ -199,7 +199,10 @@ def test_a_body_of_another_shape_is_refused(sender: Caller, body: Any, pointers:
     ],
 )
 def test_what_is_no_strict_json_is_refused(sender: Caller, body: bytes, detail: str) -> None:
-    assert detail in problem(sender.post(body), 400)["detail"]
+    found = problem(sender.post(body), 400)
+    assert detail in found["detail"]
+    assert found["type"] == "urn:problem-type:enode:invalid"
+    assert found["errors"] == [{"pointer": "#", "detail": found["detail"]}]
 
 
 def test_a_key_that_is_there_twice_among_very_many_costs_little(sender: Caller) -> None:

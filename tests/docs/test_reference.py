@@ -118,6 +118,7 @@ def options_of(parser: ArgumentParser) -> set[str]:
         "enode jobs",
         "enode queue",
         "enode rehearse",
+        "enode unique",
         "rebuildprojection",
         "startaggregate",
         "bankdemo",

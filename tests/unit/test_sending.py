@@ -55,6 +55,22 @@ def test_send_commands_says_what_to_do_with_a_single_command() -> None:
         send_commands(Add("x"))  # type: ignore[arg-type]
 
 
+def test_using_is_refused_where_no_transaction_would_have_the_command() -> None:
+    """Without an outbox it would be sent at once, and a rollback would not take it back."""
+    transport = Shaky()
+    refused = pytest.raises(
+        DefinitionError, match=r"using='default' .* add outbox=True, at= or after=, or leave it out"
+    )
+    with use_bus(bus_on(transport)):
+        with refused:
+            send_command(Add("x"), using="default")
+        with refused:
+            send_commands([Add("x")], using="default")
+        with refused:
+            asyncio.run(asend_command(Add("x"), using="default"))
+    assert transport.topics() == []
+
+
 @pytest.mark.parametrize(("failures", "stored"), [(0, 1), (1, 2), (2, 3)])
 def test_a_command_is_sent_up_to_three_times(failures: int, stored: int) -> None:
     transport = Shaky(failures)

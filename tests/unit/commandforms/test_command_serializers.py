@@ -18,7 +18,7 @@ from rest_framework.request import Request
 
 from enode_django import Command, CommandResult, CommandStatus, execute_command
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.exceptions import CommandTimeout, DefinitionError, TransportUnavailable
+from enode_django.exceptions import CommandTimeout, DefinitionError, StoreUnavailable, TransportUnavailable
 from enode_django.runtime import use_bus
 from enode_django.serializers import (
     CommandLate,
@@ -238,7 +238,11 @@ class Failing(InlineCommandBus):
 
 @pytest.mark.parametrize(
     ("raised", "answered", "status"),
-    [(CommandTimeout("late"), CommandLate, 504), (TransportUnavailable("away"), QueueUnreachable, 503)],
+    [
+        (CommandTimeout("late"), CommandLate, 504),
+        (TransportUnavailable("away"), QueueUnreachable, 503),
+        (StoreUnavailable("away"), QueueUnreachable, 503),
+    ],
 )
 def test_what_keeps_a_command_from_being_answered(raised: Exception, answered: type[APIException], status: int) -> None:
     with use_bus(Failing(raised)), pytest.raises(answered) as caught:

@@ -13,7 +13,7 @@ from django.test import RequestFactory
 
 from enode_django import CommandResult, CommandStatus, WaitFor, execute_command
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.exceptions import CommandTimeout
+from enode_django.exceptions import CommandTimeout, StoreUnavailable, TransportUnavailable
 from enode_django.forms import CommandForm
 from enode_django.runtime import use_bus
 from enode_django.testing import inline
@@ -151,6 +151,24 @@ def test_a_command_that_is_done_but_not_shown_yet_says_so(bus: InlineCommandBus)
     assert "This is done, but not everything shows it yet." in late.content.decode()
     assert asked.options[0] == 2.5
     assert asked.options[1] is not None
+
+
+class Away(InlineCommandBus):
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def execute(self, *arguments: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [TransportUnavailable("away"), StoreUnavailable("away")])
+def test_the_form_is_shown_again_while_the_queue_or_the_store_is_away(error: Exception) -> None:
+    with use_bus(Away(error)):
+        away = answer(TakePage, {"coins": "3"}, aggregate_root_id="jar")
+    assert away.status_code == 503
+    assert away["Retry-After"] == "5"
+    assert "Send it again soon." in away.content.decode()
+    assert 'value="3"' in away.content.decode()
 
 
 class Parked(InlineCommandBus):
