@@ -24,7 +24,13 @@ class EnodeConfig(AppConfig):
         from enode_django.checks.api import check_api
         from enode_django.checks.backends import check_backends
         from enode_django.checks.settings import check_settings
-        from enode_django.checks.store import check_constraints, check_sessions, check_shards, check_store
+        from enode_django.checks.store import (
+            check_constraints,
+            check_durability,
+            check_sessions,
+            check_shards,
+            check_store,
+        )
         from enode_django.conf import conf
         from enode_django.conf.groups import DISCOVERED_MODULES
         from enode_django.domain.provided import provided
@@ -40,6 +46,7 @@ class EnodeConfig(AppConfig):
         register(check_shards, Tags.database)
         register(check_constraints, Tags.database)
         register(check_sessions, Tags.database, deploy=True)
+        register(check_durability, Tags.database, deploy=True)
         register(_later("subscribers.check_subscribers", _is_anything_declared), Tags.models)
         register(_later("subscribers.check_rebuilds", bool), Tags.database)
         register(_later("subscribers.check_owners", bool), Tags.database)

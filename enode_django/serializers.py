@@ -24,6 +24,7 @@ from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import (
     CommandFailed,
     CommandTimeout,
+    DefinitionError,
     StoreUnavailable,
     TransportUnavailable,
     missing_extra,
@@ -341,6 +342,13 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
             raise QueueUnreachable from error
         self.instance = result
         return result
+
+    def create(self, validated_data: Any) -> CommandResult:
+        """Refuse ``many=True``, whose ``save`` calls this for each item."""
+        raise DefinitionError(
+            f"{type(self).__qualname__}(many=True) is not saved: a command may be refused after others took effect; "
+            "make a serializer for each item, and give their command() to send_commands"
+        )
 
     def to_representation(self, instance: CommandResult) -> dict[str, Any]:
         return CommandResultSerializer().to_representation(instance)

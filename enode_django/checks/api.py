@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Error
 from django.utils.module_loading import import_string
 
@@ -28,7 +28,7 @@ def _commands(commands: Mapping[Any, Any]) -> Iterator[CheckMessage]:
     from enode_django.serialization.registry import types
 
     known = types.names_of(Command)
-    labels = {name.rpartition(".")[0] for name in known}
+    labels = {name.rpartition(".")[0] for name in known} | {app.label for app in apps.get_app_configs()}
     for name, permissions in commands.items():
         if name != "*" and name not in known and not (str(name).endswith(".*") and name[:-2] in labels):
             yield Error(

@@ -205,6 +205,25 @@ def _idle_sessions(alias: str) -> Iterator[CheckMessage]:
         )
 
 
+def check_durability(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check that a commit waits for the disk in those databases of the event store that Django checks
+    (``databases``). A database that is away is passed over."""
+    return [message for alias in _asked(databases) for message in _lost_commits(alias)]
+
+
+def _lost_commits(alias: str) -> Iterator[CheckMessage]:
+    off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if _setting(alias, name) == "off"]
+    if off:
+        yield Warning(
+            f"The database {alias!r} has {' and '.join(f'{name} = off' for name in off)}: a crash of its server may "
+            "lose events of commands that were answered with success, or damage the event store.",
+            hint="Turn it on, for the server and for the role of the workers: without it an answer is not final.",
+            id="enode_django.W186",
+        )
+
+
 def _asked(databases: Sequence[str] | None) -> list[str]:
     """Return the databases of the event store that are on PostgreSQL and among those that Django checks."""
     try:

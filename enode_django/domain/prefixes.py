@@ -73,8 +73,8 @@ def check_creates(command: type[Command]) -> None:
         return
     raise DefinitionError(
         f"{command.__qualname__} is for a stored aggregate, as {handler.__qualname__}() is not marked with "
-        "creates=True; give it aggregate_root_id; a CommandView takes this from the URL's argument that its "
-        "aggregate_url_kwarg names"
+        "creates=True; give aggregate_root_id to the form, or to save() or command() of the serializer; a CommandView "
+        "takes it from the URL's argument that its aggregate_url_kwarg names"
     )
 
 

@@ -64,8 +64,11 @@ def due_of(at: datetime | None, after: timedelta | float | None, since: datetime
         except OverflowError:  # PostgreSQL would store it, but nobody could read it again
             raise InvalidField(f"at={shown(at)} is outside the years 1 to 9999 in UTC") from None
         return Due(at)
-    if isinstance(after, int | float) and not isinstance(after, bool):  # NaN becomes -1
-        after = timedelta(seconds=max(-1.0, min(after, 2 * LONGEST_AFTER.total_seconds())))
-    if not isinstance(after, timedelta) or not timedelta() <= after <= LONGEST_AFTER:
-        raise InvalidField(f"after={shown(after)} is not a timedelta, or a number of seconds, from 0 on; use at=")
-    return Due(None, after, since)
+    wait = after
+    if isinstance(wait, int | float) and not isinstance(wait, bool):  # NaN becomes -1
+        wait = timedelta(seconds=max(-1.0, min(wait, 2 * LONGEST_AFTER.total_seconds())))
+    if not isinstance(wait, timedelta) or not timedelta() <= wait <= LONGEST_AFTER:
+        raise InvalidField(
+            f"after={shown(after)} is not a timedelta, or a number of seconds, from 0 to {LONGEST_AFTER.days} days"
+        )
+    return Due(None, wait, since)

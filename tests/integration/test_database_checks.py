@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import override_settings
 from psycopg import IsolationLevel
 
-from enode_django.checks.store import check_constraints, check_sessions
+from enode_django.checks.store import check_constraints, check_durability, check_sessions
 
 pytestmark = pytest.mark.django_db
 TABLE = "enode_django_eventstream"
@@ -74,6 +74,19 @@ def test_an_isolation_that_is_stricter_than_subscribers_need_is_named(monkeypatc
     assert ids(check_sessions, "default") == []
     monkeypatch.setitem(options, "isolation_level", IsolationLevel.SERIALIZABLE)
     assert ids(check_sessions, "default") == ["enode_django.W172"]
+
+
+def test_a_commit_that_does_not_wait_for_the_disk_is_named_for_a_deployment() -> None:
+    sql("SET LOCAL synchronous_commit = on")
+    before = [message.msg for message in check_durability(None, databases=["default"])]  # test servers have fsync off
+    assert not any("synchronous_commit" in message for message in before)
+    sql("SET LOCAL synchronous_commit = off")
+    (message,) = check_durability(None, databases=["default"])
+    assert (message.id, "synchronous_commit = off" in message.msg) == ("enode_django.W186", True)
+    assert "enode_django.W186" not in [found.id for found in run_checks(databases=["default"])]
+    found = run_checks(databases=["default"], include_deployment_checks=True)
+    assert "enode_django.W186" in [one.id for one in found]
+    assert ids(check_durability) == []
 
 
 def test_only_the_databases_that_were_asked_for_are_looked_at() -> None:

@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 from enode_django import asend_command, cancel_command, metadata, send_command
 from enode_django.bus.command_bus import outbox_rows
 from enode_django.domain.metadata import Metadata
-from enode_django.exceptions import ConfigurationError, InvalidField
+from enode_django.exceptions import ConfigurationError, InvalidField, shown
 from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.outbox.relay import Relay
 from enode_django.outbox.rows import NewRow
@@ -125,8 +125,10 @@ def test_it_belongs_to_the_transaction(harness: Harness) -> None:
     ],
 )
 def test_another_time_is_refused(time: dict[str, Any]) -> None:
-    with pytest.raises(InvalidField):
+    with pytest.raises(InvalidField) as refused:
         send_command(Add("a"), **time)
+    for name, value in time.items():
+        assert f"{name}={shown(value)}" in str(refused.value), "the value that was given"
 
 
 def test_a_database_without_the_table_is_named(harness: Harness) -> None:

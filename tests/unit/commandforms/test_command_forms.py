@@ -242,7 +242,7 @@ def test_a_field_that_the_form_hides_itself_is_refused() -> None:
 
 def test_a_command_for_a_stored_aggregate_needs_its_id(bus: InlineCommandBus) -> None:
     form = TakeForm({"coins": "3"})
-    with pytest.raises(DefinitionError, match=r"Take is for a stored aggregate, .*; give it aggregate_root_id.*url_kw"):
+    with pytest.raises(DefinitionError, match=r"Take is for a stored .*; give aggregate_root_id to the form.*url_kw"):
         form.is_valid()
     assert FillForm({"coins": "3"}).execute(), "its handler makes a new one"
 

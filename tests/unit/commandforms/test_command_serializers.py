@@ -299,7 +299,7 @@ def test_openapi_shows_the_types() -> None:
 def test_a_command_for_a_stored_aggregate_needs_its_id() -> None:
     serializer = Takes(data={"coins": 3})
     serializer.is_valid(raise_exception=True)
-    with pytest.raises(DefinitionError, match="Take is for a stored aggregate"):
+    with pytest.raises(DefinitionError, match=r"Take is for a stored aggregate, .* save\(\)"):
         serializer.save()
 
 
@@ -313,6 +313,15 @@ def test_a_partial_serializer_asks_for_what_is_neither_sent_nor_given(bus: Inlin
         serializer.save()
     assert caught.value.detail == {missing: ["This field is required."]}
     assert serializer.save(**{missing: whole[missing]}).value == 7
+
+
+def test_a_list_is_validated_but_not_saved(bus: InlineCommandBus) -> None:
+    several = Takes(data=[{"coins": 1}, {"coins": 2}], many=True)
+    several.is_valid(raise_exception=True)
+    assert several.validated_data == [{"coins": 1}, {"coins": 2}]
+    with pytest.raises(DefinitionError, match=r"Made\(many=True\) .* send_commands"):
+        several.save(aggregate_root_id="jar")
+    assert len(bus.results) == 1
 
 
 def test_a_result_is_read_with_the_keys_that_it_is_shown_with() -> None:
