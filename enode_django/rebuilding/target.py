@@ -14,7 +14,7 @@ from django.db.models import Max
 from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.base_projections import BaseProjection
-from enode_django.eventing.projection_code import fingerprint_of, is_other_code
+from enode_django.eventing.code import is_other_code, rows_fingerprint
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import follows, key_of
@@ -134,7 +134,7 @@ class Target(NamedTuple):
             generation=shadow.generation,
             replaces=replaces,
             tables={name: table.shape for name, table in tables.items()},
-            fingerprint=fingerprint_of(self.subscriber),
+            fingerprint=rows_fingerprint(self.subscriber),
         )
         return rebuild, shadow
 
@@ -171,18 +171,18 @@ class Target(NamedTuple):
 
     def kept(self) -> Rebuild | None:
         """Return the newest rebuild by this process's code that only lacks the swap."""
-        found = self.rebuilds().filter(state=State.BUILDING, fingerprint=fingerprint_of(self.subscriber))
+        found = self.rebuilds().filter(state=State.BUILDING, fingerprint=rows_fingerprint(self.subscriber))
         return found.exclude(positions={}).order_by("generation").last()
 
     def keep_with_this_code(self) -> None:
         """Record that the tables in use are as this process's code builds them."""
-        self._built_by().update(fingerprint=fingerprint_of(self.subscriber))
+        self._built_by().update(fingerprint=rows_fingerprint(self.subscriber))
 
     def is_of_other_code(self) -> bool:
         """Return True if the code of the handlers has changed since the tables in use were built; False if that is not
         known."""
         known = self._built_by().filter(fingerprint__isnull=False).values_list("fingerprint", flat=True)
-        return any(is_other_code(built_by or "", fingerprint_of(self.subscriber)) for built_by in known)
+        return any(is_other_code(built_by or "", rows_fingerprint(self.subscriber)) for built_by in known)
 
     def _built_by(self) -> models.QuerySet[Any]:
         """Return the rows with the fingerprint of the code that has built the tables in use: of a rebuild, or of the
@@ -282,12 +282,7 @@ def forget_rebuilds(alias: str, subscriber: str) -> None:
     """Drop the tables and records of all rebuilds of a subscriber, except the tables in use. Not for use in a
     transaction."""
     known = Rebuild.objects.using(alias).filter(subscriber=subscriber)
-    shadows = [
-        Shadow(subscriber, alias, left)
-        for generation, replaces in known.values_list("generation", "replaces")
-        for left in (generation, -generation, replaces)
-    ]
-    for shadow in left_over(shadows):
+    for shadow in left_over(Shadow(subscriber, alias, generation) for generation in _generations(known)):
         clear(shadow)
     known.delete()
     ProjectionGeneration.objects.using(alias).filter(subscriber=subscriber).delete()
