@@ -79,7 +79,7 @@ class ProcessProcessor(EffectProcessor):
             if processes.deadlines:
                 self._change_deadlines(self.alias, processes.deadlines)
             if processes.commands:
-                self._send(processes.commands)
+                self.send(processes.commands)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
         return batch.progress
 
