@@ -9,10 +9,10 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.event_keys import Keys
 from enode_django.eventing.pending import HandledEvent
+from enode_django.eventing.read_models.compiled_rows import HANDLED
 from enode_django.eventing.read_models.keyed_rows import KeyedRowTable, copied
 from enode_django.eventing.read_models.row_changes import row_after
 from enode_django.eventing.read_models.row_keys import Key, RowKeys
-from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.subscribers import Handler
 from enode_django.exceptions import DefinitionError, shown
 

@@ -139,7 +139,7 @@ class KeyedRowTable(RowKeys[Row]):
 
     def _load(self, keys: Collection[Key]) -> dict[Key, Row]:
         found = self._execute(self._loading.statement, self._wanted(keys)).fetchall()
-        return {self.key_of(row): row for row in self._loading.rows(found, connections[self._alias])}
+        return {self.key_of(row): row for row in self._loading.rows(found)}
 
     def _wanted(self, keys: Collection[Key]) -> list[list[Any]]:
         """Return the keys as one array for each key field."""

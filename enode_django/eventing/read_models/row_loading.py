@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from django.db import connections, models
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import Query
 
 Row = TypeVar("Row", bound=models.Model)
@@ -39,8 +38,8 @@ class RowLoading(Generic[Row]):
             for converter in [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
         ]
 
-    def rows(self, found: Iterable[Sequence[Any]], connection: BaseDatabaseWrapper) -> Iterator[Row]:
-        from_db, alias, names = self._model.from_db, self._alias, self._names
+    def rows(self, found: Iterable[Sequence[Any]]) -> Iterator[Row]:
+        from_db, alias, names, connection = self._model.from_db, self._alias, self._names, connections[self._alias]
         for values in found:
             if self._converters:
                 converted = list(values)

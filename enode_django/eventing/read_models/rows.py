@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import psycopg
-from django.db import connections, models
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError, atomic, set_rollback
 
 from enode_django.databases import healthy_connection, in_transaction
 from enode_django.eventing.read_models.row_columns import arrays, columns_of, divided, has_expressions, quoted
-from enode_django.eventing.read_models.row_loading import RowLoading
+from enode_django.eventing.read_models.row_loading import Row, RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.read_models.row_statements import execute_for_rows, insert_in_values
-
-Row = TypeVar("Row", bound=models.Model)
 
 _by_id = attrgetter("aggregate_root_id")
 
@@ -82,7 +80,7 @@ class RowTable(Generic[Row]):
         return self._execute(self._loading.statement, (list(ids),))
 
     def rows_in(self, found: Iterable[Sequence[Any]]) -> dict[str, Row]:
-        return {_by_id(row): row for row in self._loading.rows(found, connections[self._alias])}
+        return {_by_id(row): row for row in self._loading.rows(found)}
 
     def versions(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the versions of the rows that exist, without loading or locking them."""
