@@ -28,8 +28,7 @@ class KeyedEvent(NamedTuple):
 def keyed_events(
     followed: Iterable[HandledEvent], key_of: Callable[[Any], Any], keys: RowKeys[Any]
 ) -> Iterator[KeyedEvent]:
-    """Yield the events that have a key; one with several `Keys` for each of these, once. Raises what ``key_of`` and
-    `RowKeys.canonical` raise."""
+    """Yield the events that have a key, once for each of several `Keys`. Raises what ``key_of`` and ``keys`` raise."""
     for event, handlers in followed:
         key = key_of(event)
         if key.__class__ is Keys:

@@ -14,8 +14,7 @@ Row = TypeVar("Row", bound=models.Model)
 class RowLoading(Generic[Row]):
     """Loads rows as Django's own queries do, without the managers of the model.
 
-    ``statement`` selects and locks the rows that meet ``condition``, SQL that may have parameters, in the order of the
-    columns ``order``.
+    ``statement`` selects and locks the rows that meet the SQL ``condition``, in the order of the columns ``order``.
     """
 
     def __init__(self, model: type[Row], alias: str, condition: str, order: str) -> None:

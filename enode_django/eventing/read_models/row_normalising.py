@@ -39,7 +39,6 @@ class RowNormaliser:
         self._not_taken = {"_state", *(field.attname for field in model._meta.concrete_fields if field.name in kept)}
         written = [field for field in fields if not field.generated]
         self._fields = [_row_field(field, connection) for field in written]
-        self._unseen = (NEVER_SEEN,) * len(written)
         self._set_when_saved = [field for field in written if is_set_when_saved(field)]
         self._is_always_loaded = len(written) < len(fields) or not _is_made_of_fields(model)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
@@ -53,8 +52,7 @@ class RowNormaliser:
         """Give the row the values that it would have if it were stored and loaded. If only the database knows one of
         them, return False; then no value is changed, or with ``partly`` all others are.
 
-        A generated column is such a value. Anything that the model's own ``from_db`` or ``__init__`` adds to a row is
-        forgotten.
+        A generated column is such a value. What the model's own ``from_db`` or ``__init__`` adds is forgotten.
         """
         try:
             self.normalise_in_memory(row)
@@ -67,7 +65,7 @@ class RowNormaliser:
 
     def _normalise_partly(self, values: dict[str, Any]) -> None:
         """Change the values that are known without the database."""
-        seen = list(values[HANDLED] or self._unseen)
+        seen = list(values[HANDLED] or [NEVER_SEEN] * len(self._fields))
         for number, (field, normalise) in enumerate(self._one_by_one):
             if values[field.name] is not seen[number]:
                 alone = SimpleNamespace(**{field.name: values[field.name], HANDLED: ()}, _state=SimpleNamespace())
