@@ -254,8 +254,7 @@ class Command(PrintableCommand):
             connections.close_all()
 
     def _check_shards(self, current: Conf) -> None:
-        """Check the event store's databases and ownership. If there are several, one may be away: only its aggregates
-        wait."""
+        """Check the databases and ownership of the event store. One of several may be away: its aggregates wait."""
         aliases = current.EVENT_STORE.DATABASES
         for alias in aliases:
             try:
