@@ -65,8 +65,7 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
 
 
 def rows_fingerprint(projection: BaseProjection) -> str:
-    """Return ``<tag>:<32 hexadecimal digits>`` for the code on which a projection's rows depend, as they do on the
-    events.
+    """Return the fingerprint, like `code_fingerprint`, of the code on which a projection's rows depend.
 
     It covers the handlers, what they use of the same package (methods, functions, constants, methods of the events and
     of the models), and the upcasters of the events.

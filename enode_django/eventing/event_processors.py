@@ -150,9 +150,8 @@ class EventProcessor(ABC):
         return {}
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Undo the effects of the events after these versions, and return True. By default undo nothing, set the
-        checkpoints back, so that the streams stored instead are handled, and return False. Call this after `claimed`,
-        in the same transaction."""
+        """Undo the effects of the events after these versions, and return True. By default only set the checkpoints
+        back, and return False. Call this after `claimed`, in the same transaction."""
         checkpoints.set_back(self.alias, self.key, kept)
         return False
 
@@ -161,8 +160,7 @@ class EventProcessor(ABC):
         return {} if even_parked else parking.parked_among(self.alias, self.key, ids)
 
     def _begin(self, ids: Sequence[str], even_parked: bool, lock: Callable[[], Cursor[Any]]) -> Begun:
-        """Execute ``lock``, and read what is to be read when the aggregates are locked, in one exchange with the
-        server."""
+        """Execute ``lock``, and read what belongs to the locked aggregates, in one exchange with the server."""
         with pipelined(self.alias):
             locked = lock()
             parked = None if even_parked else parking.parked_cursor(self.alias, self.key, ids)
@@ -453,8 +451,7 @@ class TransactionProcessor(CheckpointProcessor):
         return None
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Delete the rows and return True if all models have the ``aggregate_field``. Else only set the checkpoints
-        back."""
+        """If all models have the ``aggregate_field``, delete the rows; else only set the checkpoints back."""
         field = self.subscriber.aggregate_field
         models = [model for model in reversed(self.subscriber.models) if _has_field(model, field)]
         if len(models) < len(self.subscriber.models):

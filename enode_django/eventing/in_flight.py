@@ -92,8 +92,7 @@ def place_of(work: PendingAggregate, version: int) -> int:
 
 
 def suspect_swept(work: PendingAggregate, version: int, deaths: Mapping[int, int]) -> None:
-    """Make a suspect of a work without messages, whose next version is ``version``, if ``deaths`` of the first queue
-    name its aggregate."""
+    """Make a suspect of a work without messages, at its next ``version``, if the first queue's ``deaths`` name it."""
     offset = _swept_offset(work.aggregate_root_id, version)
     work.deaths = deaths.get(offset, 0)
     work.suspect = any(known >> 16 == offset >> 16 for known in deaths)

@@ -159,8 +159,7 @@ class Sweeper:
     # -- after a failover -----------------------------------------------------------------------------------------
 
     def _heals(self, swept: Position) -> bool:
-        """Do a part of the comparison of the events that were handled before a generation began. Return False if
-        nothing is left.
+        """Compare a part of what was handled before a generation began. Return False if nothing is left.
 
         First each aggregate that the subscriber knows is compared with the store, then the streams below ``swept`` with
         the subscriber. Its refusals were handled, and are left alone.

@@ -85,8 +85,7 @@ class Target(NamedTuple):
             return describe(self.alias, self.tables)
 
     def check(self, tables: Mapping[str, Table] | None = None) -> None:
-        """Raise `RebuildError` with all obstacles, if there are any. Changes nothing. ``tables`` are the definitions of
-        those in use, if they are known."""
+        """Raise `RebuildError` with all obstacles, if any. Changes nothing. ``tables`` are those in use, if known."""
         with transaction.atomic(using=self.alias):
             found = list(obstacles(self.alias, self.tables, self.described() if tables is None else tables))
         if found:
@@ -179,8 +178,7 @@ class Target(NamedTuple):
         self._built_by().update(fingerprint=rows_fingerprint(self.subscriber))
 
     def is_of_other_code(self) -> bool:
-        """Return True if the code of the handlers has changed since the tables in use were built; False if that is not
-        known."""
+        """Return True if the handlers' code is known to have changed since the tables in use were built."""
         known = self._built_by().filter(fingerprint__isnull=False).values_list("fingerprint", flat=True)
         return any(is_other_code(built_by or "", rows_fingerprint(self.subscriber)) for built_by in known)
 
@@ -195,8 +193,7 @@ class Target(NamedTuple):
         return changing(self.alias, self.key)
 
     def make_scratch(self, rebuild: Rebuild) -> Shadow:
-        """Make tables like those in use, which are dropped with the rebuild at the latest. Raises
-        `RebuildOvertaken`."""
+        """Make tables like those in use, to be dropped with the rebuild at the latest. Raises `RebuildOvertaken`."""
         scratch = self.shadow(-rebuild.generation)
         for left in left_over([scratch]):
             clear(left)
@@ -206,8 +203,7 @@ class Target(NamedTuple):
         return scratch
 
     def replaced(self, rebuild: Rebuild) -> Shadow:
-        """Return the tables that the rebuild has replaced, ready to be opened. Raises `RebuildOvertaken` if they are
-        gone."""
+        """Return the replaced tables, ready to be opened. Raises `RebuildOvertaken` if they are gone."""
         shadow = self.shadow(rebuild.replaces)
         with self._changing():
             self.locked(rebuild, State.SWAPPED)
@@ -220,8 +216,7 @@ class Target(NamedTuple):
             execute(self.alias, f"ANALYZE {quoted(shadow.schema, name)}", None)
 
     def _made(self, shadow: Shadow, *, is_bare: bool) -> dict[str, Table]:
-        """Make tables like those in use, `without_late` parts if ``is_bare``. Return the definitions of those in
-        use."""
+        """Make tables like those in use, without late parts if ``is_bare``. Return the definitions of those in use."""
         tables = describe(self.alias, self.tables)
         wanted = {name: without_late(table) if is_bare else table for name, table in tables.items()}
         shadow.make_schema()
@@ -248,8 +243,7 @@ class Target(NamedTuple):
         left.save(using=self.alias, update_fields=["state"])
 
     def locked(self, rebuild: Rebuild, state: str) -> Rebuild:
-        """Return the current record, locked until the transaction ends. Raises `RebuildOvertaken` if its state is
-        another one."""
+        """Return the record, locked in this transaction. Raises `RebuildOvertaken` if its state is another one."""
         found: Rebuild | None = self.rebuilds().select_for_update().filter(pk=rebuild.pk, state=state).first()
         if found is None:
             raise RebuildOvertaken(f"another rebuild of {self.name} has begun meanwhile: nothing is swapped")
@@ -279,8 +273,7 @@ def _generations(rebuilds: Iterable[Rebuild]) -> set[int]:
 
 
 def forget_rebuilds(alias: str, subscriber: str) -> None:
-    """Drop the tables and records of all rebuilds of a subscriber, except the tables in use. Not for use in a
-    transaction."""
+    """Drop the tables and records of a subscriber's rebuilds, but not those in use. Not for use in a transaction."""
     known = Rebuild.objects.using(alias).filter(subscriber=subscriber)
     for shadow in left_over(Shadow(subscriber, alias, generation) for generation in _generations(known)):
         clear(shadow)
