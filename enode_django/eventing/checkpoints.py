@@ -1,5 +1,4 @@
-"""Store the version that each subscriber has reached in each aggregate. All functions work in the calling thread's
-connection ``alias``.
+"""Store the version that each subscriber has reached in each aggregate, in the thread's connection ``alias``.
 
 `save` never lowers a version, even if several processes call it. Checkpoints are those of the projection's tables that
 are in use; inside a transaction that holds a lock on these tables they stay in use.
@@ -143,8 +142,7 @@ def lock_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
 
 
 def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
-    """Return the versions that all of these aggregates have reached, locked until the transaction ends. Make missing
-    checkpoints."""
+    """Return the versions of all these aggregates, locked until the transaction ends. Make missing checkpoints."""
     locked = lock_known(alias, subscriber, ids)
     missing = [id for id in ids if id not in locked]
     if missing:
@@ -273,8 +271,7 @@ def subscriptions(alias: str) -> Sequence[tuple[str, datetime, datetime | None]]
 
 
 def keep(alias: str, subscriber: str, *, is_kept: bool) -> bool:
-    """Set or clear the mark that lets runprocessors start although no code owns the subscription. Return False if there
-    is no subscription."""
+    """Set or clear the mark of a subscription that stays although no code owns it. Return False if there is none."""
     return execute(alias, _KEEP, (is_kept, subscriber)).rowcount > 0
 
 

@@ -1,4 +1,4 @@
-"""The fingerprint of a subscriber's code. Failed events are tried again when it changes."""
+"""Fingerprints of subscribers' code. They change with the code, and ignore comments and the paths of files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import lru_cache
 from enode_django.eventing.base_projections import BaseProjection, models_of
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.marks import Followed
+from enode_django.eventing.multi_projections import MultiProjection
 from enode_django.eventing.process_managers import has_state
 from enode_django.eventing.processes import state_type_of
 from enode_django.eventing.subscribers import Subscriber, followed_by
@@ -22,7 +23,7 @@ logger = logging.getLogger("enode_django.subscribers")
 @lru_cache(maxsize=1_000)
 def code_fingerprint(subscriber: Subscriber) -> str:
     """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does; computed once in a process, when all apps
-    are loaded.
+    are loaded. Failed events are tried again when it changes.
 
     It covers the handlers with their marks and what they use of the same package, the state of a process manager, the
     upcasters of the types that they handle, and the types that the process knows. It is empty if the code cannot be
@@ -30,7 +31,8 @@ def code_fingerprint(subscriber: Subscriber) -> str:
     """
     try:
         followed = sorted(followed_by(subscriber), key=types.stable_name_of)
-        reader = CodeReader([type(subscriber), *_models(subscriber), *followed])
+        models = models_of(subscriber) if isinstance(subscriber, BaseProjection) else ()
+        reader = CodeReader([type(subscriber), *models, *followed])
         return digest(_description(subscriber, followed, reader), reader)
     except Exception:
         # A worker must not end because it cannot read application code.
@@ -42,14 +44,13 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
     name_of = types.stable_name_of
     for cls in followed:
         yield f"handles {name_of(cls)} {cls.schema_version}"
-        for version, upcaster in upcasters.of(cls).items():
-            yield f"from {version} {reader.value(upcaster)}"
+        yield from _upcasters(cls, reader)
     if isinstance(subscriber, EventHandlerGroup):
         for handler in sorted(
             subscriber.handlers, key=lambda one: (name_of(one.followed), one.priority, one.full_name)
         ):
             yield f"{name_of(handler.followed)} {handler.priority} {handler.full_name} {reader.value(handler.function)}"
-    for followed_class, method in sorted(type(subscriber)._enode_methods.items(), key=lambda item: name_of(item[0])):
+    for followed_class, method in _methods(type(subscriber)):
         yield f"{name_of(followed_class)} {method}"
         if method in subscriber._enode_creators:
             yield "creates"
@@ -63,5 +64,56 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
     yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())
 
 
-def _models(subscriber: Subscriber) -> Sequence[type]:
-    return models_of(subscriber) if isinstance(subscriber, BaseProjection) else ()
+def rows_fingerprint(projection: BaseProjection) -> str:
+    """Return the fingerprint, like `code_fingerprint`, of the code on which a projection's rows depend.
+
+    It covers the handlers, what they use of the same package (methods, functions, constants, methods of the events and
+    of the models), and the upcasters of the events.
+    """
+    cls = type(projection)
+    reader = CodeReader([cls, *models_of(projection), *(event for event, _ in _methods(cls))])
+    return digest(_description_of_rows(cls, reader), reader)
+
+
+def known_rows_fingerprint(subscriber: Subscriber) -> str | None:
+    """Return the `rows_fingerprint` of a projection, which a new subscription keeps; None for other subscribers, and if
+    the code cannot be read."""
+    if not isinstance(subscriber, BaseProjection):
+        return None
+    try:
+        return rows_fingerprint(subscriber)
+    except Exception:
+        # A worker must not end because it cannot read application code.
+        logger.exception("the code of %s cannot be read: W030 will not say when it changes", subscriber)
+        return None
+
+
+def _description_of_rows(cls: type[BaseProjection], reader: CodeReader) -> Iterator[str]:
+    for event, method in _methods(cls):
+        yield f"event {types.stable_name_of(event)} {event.schema_version} {method}"
+        if method in cls._enode_creators:
+            yield "creates"
+        if method in cls._enode_keys:
+            yield f"key {reader.value(cls._enode_keys[method])}"
+        yield from reader.methods_named(cls, method)
+        yield from _upcasters(event, reader)
+    if issubclass(cls, MultiProjection):
+        yield f"{cls.key_field!r} {reader.value(cls._enode_key)}"
+
+
+def _methods(cls: type[Subscriber]) -> Sequence[tuple[Followed, str]]:
+    return sorted(cls._enode_methods.items(), key=lambda item: types.stable_name_of(item[0]))
+
+
+def _upcasters(cls: Followed, reader: CodeReader) -> Iterator[str]:
+    for version, upcaster in upcasters.of(cls).items():
+        yield f"from {version} {reader.value(upcaster)}"
+
+
+def is_other_code(one: str, other: str) -> bool:
+    """Return True if two fingerprints stand for different code. Those with different tags cannot be compared.
+
+    >>> is_other_code("source:ab", "source:cd"), is_other_code("cpython-311:ab", "cpython-312:cd")
+    (True, False)
+    """
+    return one != other and one.partition(":")[0] == other.partition(":")[0]

@@ -59,14 +59,14 @@ class EffectProcessor(EventProcessor):
         self, subscriber: Subscriber, store: EventStore, send: SendCommands, change_deadlines: ChangeDeadlines = change
     ) -> None:
         super().__init__(subscriber, store)
-        self._send = send
+        self.send = send
         self._change_deadlines = change_deadlines
         self.at_once = 1_000 if isinstance(subscriber, ProcessManager) else SIDE_EFFECTS_AT_ONCE
         self._known: dict[int, checkpoints.Subscription] = {}
 
     def commands_of(self, record: StreamRecord) -> Sequence[tuple[Command, Metadata]]:
         """Call the handlers for a stored stream or refusal. Return their commands; raise what they raise."""
-        calls = Calls(self.subscriber, self._send)
+        calls = Calls(self.subscriber, self.send)
         self.in_flight.begin(
             PendingAggregate(record.aggregate_root_id, record.aggregate_root_type), record.version or 0
         )
@@ -75,10 +75,6 @@ class EffectProcessor(EventProcessor):
         finally:
             self.in_flight.end()
         return calls.commands
-
-    def send(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
-        """Send commands. Return when the queue has stored them."""
-        self._send(commands)
 
     def _subscription(self, place: int) -> checkpoints.Subscription:
         """Return the subscription in the shard at this index."""
@@ -92,7 +88,7 @@ class EffectProcessor(EventProcessor):
         before = left_transactions()
         alone = len(works) == 1 and portion == 1
         batch = self._next_batch(works, self._positions(ids, dict(begun.rows)), begun, portion)
-        calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
+        calls = Calls(self.subscriber, self.send, self._handled_refusals(works), alone=alone)
         for work in batch.works:
             batch.progress[work.aggregate_root_id] = self._call(work, batch, calls)
             if calls.interruption is not None:
@@ -190,12 +186,6 @@ class EffectProcessor(EventProcessor):
         """Return the versions of checkpoints, locked until the transaction ends. Aggregates without one are left out:
         they are counted from the store as it is now."""
         return checkpoints.lock_known(self.alias, self.key, ids)
-
-    def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Set the checkpoints back and return False: effects cannot be undone. The streams stored instead are
-        handled."""
-        checkpoints.set_back(self.alias, self.key, kept)
-        return False
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         checkpoints.save(self.alias, self.key, {aggregate_root_id: version})

@@ -130,8 +130,7 @@ def handler_groups() -> Sequence[EventHandlerGroup]:
 
 
 def group_of(function: Callable[..., Any]) -> EventHandlerGroup:
-    """Return the group that calls a function. Raises `DefinitionError` if it is not an event handler, or cannot have a
-    name."""
+    """Return the group that calls a function. Raises `DefinitionError` if there is none, or it has no name."""
     for group in handler_groups():
         if any(handler.function is function for handler in group.handlers):
             return group

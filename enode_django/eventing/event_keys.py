@@ -24,8 +24,7 @@ class Keys(list[object]):
 
 @dataclasses.dataclass(frozen=True)
 class SeveralKeys:
-    """The `EventKey` of events that change several rows. It returns `Keys`, and raises `ValueError` for what are no
-    keys, or too many."""
+    """The `EventKey` of events that change several rows. Raises `ValueError` for what are no keys, or too many."""
 
     function: EventKeys
 

@@ -17,11 +17,11 @@ from enode_django.databases import execute, let_hooks_fail_alone, pipelined
 from enode_django.domain.handlers import HANDLER_ERRORS
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.base_projections import BaseProjection, makes_row, models_of
+from enode_django.eventing.code import known_rows_fingerprint
 from enode_django.eventing.failover_guard import Heeded
 from enode_django.eventing.failures import HandlerInterrupted, failure_of
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, HandledEvents, PendingAggregate, Progress, fit_portion, next_streams
-from enode_django.eventing.projection_code import known_fingerprint
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
 from enode_django.eventing.read_models.row_inserts import RowInserts
@@ -114,7 +114,7 @@ class EventProcessor(ABC):
             position = shard.position()
             start = position if self.subscriber.start == NOW else BEGINNING
             checkpoints.subscribe(
-                self.alias, self.key, shard.number, start, position.generation, known_fingerprint(self.subscriber)
+                self.alias, self.key, shard.number, start, position.generation, known_rows_fingerprint(self.subscriber)
             )
             known = checkpoints.subscription(self.alias, self.key, shard.number)
         return known
@@ -150,8 +150,9 @@ class EventProcessor(ABC):
         return {}
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Undo the effects of these aggregates' events after the versions that are ``kept``, and return True; or undo
-        nothing, go on after these versions, and return False. Call this after `claimed`, in the same transaction."""
+        """Undo the effects of the events after these versions, and return True. By default only set the checkpoints
+        back, and return False. Call this after `claimed`, in the same transaction."""
+        checkpoints.set_back(self.alias, self.key, kept)
         return False
 
     def parked(self, ids: Sequence[str], even_parked: bool) -> dict[str, str]:
@@ -159,8 +160,7 @@ class EventProcessor(ABC):
         return {} if even_parked else parking.parked_among(self.alias, self.key, ids)
 
     def _begin(self, ids: Sequence[str], even_parked: bool, lock: Callable[[], Cursor[Any]]) -> Begun:
-        """Execute ``lock``, and read what is to be read when the aggregates are locked, in one exchange with the
-        server."""
+        """Execute ``lock``, and read what belongs to the locked aggregates, in one exchange with the server."""
         with pipelined(self.alias):
             locked = lock()
             parked = None if even_parked else parking.parked_cursor(self.alias, self.key, ids)
@@ -337,10 +337,6 @@ class CheckpointProcessor(EventProcessor):
         self._keep_tables()
         return checkpoints.lock(self.alias, self.key, ids)
 
-    def take_back(self, kept: Mapping[str, int]) -> bool:
-        checkpoints.set_back(self.alias, self.key, kept)
-        return False
-
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         with transaction.atomic(using=self.alias):
             self._keep_tables()
@@ -455,10 +451,9 @@ class TransactionProcessor(CheckpointProcessor):
         return None
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Delete the rows and return True if all models have the ``aggregate_field``. Else only set the checkpoints
-        back."""
+        """If all models have the ``aggregate_field``, delete the rows; else only set the checkpoints back."""
         field = self.subscriber.aggregate_field
-        models = [model for model in reversed(self.subscriber.models) if has_field(model, field)]
+        models = [model for model in reversed(self.subscriber.models) if _has_field(model, field)]
         if len(models) < len(self.subscriber.models):
             return super().take_back(kept)
         for model in models:
@@ -467,7 +462,7 @@ class TransactionProcessor(CheckpointProcessor):
         return True
 
 
-def has_field(model: type[Any], name: str) -> bool:
+def _has_field(model: type[Any], name: str) -> bool:
     return any(field.name == name for field in model._meta.concrete_fields)
 
 

@@ -84,8 +84,7 @@ class EventSubscription:
     # -- what is pulled -------------------------------------------------------------------------------------------
 
     def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
-        """Note how many workers died at which offset of an acquired queue. The aggregates of these messages are handled
-        alone."""
+        """Note how many workers died at which offset of an acquired queue: their aggregates are handled alone."""
         self._deaths[queue] = deaths
 
     def handle(self, pulled: Sequence[PulledMessages]) -> None:
@@ -179,17 +178,15 @@ class EventSubscription:
 
     def retry_due(self) -> None:
         """Retry the due aggregates, each alone and with one version first, so that the failing event stands alone.
-        Aggregates left after `RETRYING_AT_ONCE` stay due: handlers that wait without success must not hold up
-        others."""
+        Those left after `RETRYING_AT_ONCE` stay due: handlers that wait in vain must not hold up others."""
         now = self._clock()
         due = sorted((work for work in self._aside.values() if work.next_try <= now), key=attrgetter("next_try"))
         for work in due:
             if self._clock() - now > RETRYING_AT_ONCE:
                 break
             del self._aside[work.aggregate_root_id]
-            if work.messages and all(message.window.closed for message in work.messages):
-                continue  # its queue went to another worker, and these messages with it
-            self._drive([work], 1)
+            if not work.is_given_away:
+                self._drive([work], 1)
 
     # -- the work itself ------------------------------------------------------------------------------------------
 
@@ -231,7 +228,7 @@ class EventSubscription:
     def _still_ours(self, works: Sequence[PendingAggregate]) -> list[PendingAggregate]:
         """Call ``hand_over``. Return the works that are left to this worker."""
         self._hand_over()
-        return [work for work in works if not work.messages or any(not m.window.closed for m in work.messages)]
+        return [work for work in works if not work.is_given_away]
 
     def _settle(self, work: PendingAggregate, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
         """Note what is finished. Return True if there is more to do for the aggregate at once."""
@@ -299,8 +296,7 @@ class EventSubscription:
         logger.warning(told, who, where, id, tries, failure.text, exc_info=first, extra=_extra(who, id))
 
     def _has_news(self, error: BaseException) -> bool:
-        """Return False for an error that passes if the traceback of such a one was just logged: an outage of another
-        server meets many aggregates."""
+        """Return False for an error that passes if such a one's traceback was just logged: an outage meets many."""
         if not self.policy.passes(error):
             return True
         now, kind = self._clock(), type(error)

@@ -1,5 +1,4 @@
-"""The types of events and refusals that a subscriber's code has known, and which of them it handled, as recorded with
-its subscriptions.
+"""The types of events and refusals that a subscriber's code knew and handled, as recorded with its subscriptions.
 
 A process that meets an event or refusal of an unknown type asks the record. A type that was known and not handled has
 been removed since, and is passed over. A type that was handled fails, and so does one that is not recorded: newer code

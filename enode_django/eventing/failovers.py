@@ -2,8 +2,7 @@
 
 A new generation begins when a standby takes over, or a backup is restored: the newest events may be lost. When a
 subscriber hears of it, everything that it had handled before is compared with the store. Each compared aggregate gets a
-mark, so that events handled from then on do not count as erased. All functions work in the calling thread's connection
-``alias``.
+mark, so that events handled from then on do not count as erased. All functions use the connection ``alias``.
 """
 
 from __future__ import annotations
@@ -152,8 +151,7 @@ def checked(alias: str, subscriber: str, ids: Iterable[str], after: int) -> dict
 def save_checks(
     alias: str, subscriber: str, shard: int, generation: int, checks: Mapping[str, Check], taken_back: bool
 ) -> None:
-    """Mark aggregates as compared. Delete their parked rows whose events are no longer stored; what has waited behind
-    these is tried at once."""
+    """Mark aggregates as compared. Unpark what is no longer stored; what has waited behind that is tried at once."""
     ids, stored = list(checks), [check.stored for check in checks.values()]
     handled = [check.handled for check in checks.values()]
     back = [taken_back and check.is_erased for check in checks.values()]

@@ -11,8 +11,7 @@ from enode_django.exceptions import EnodeError
 
 
 def failure_of(record: StreamRecord, error: BaseException) -> Failure:
-    """Return the failure of the aggregate. A transient error ends the batch: an error of this package is raised again,
-    another as `HandlerInterrupted`."""
+    """Return the failure of the aggregate. Raises a transient error, as `HandlerInterrupted` if it is not our own."""
     failure = Failure(record.version, record.command_id, error, datetime.now(UTC))
     if isinstance(error, EnodeError) and is_transient(error):
         raise error

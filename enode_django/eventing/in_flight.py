@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
@@ -27,11 +26,11 @@ Hook = Callable[[], Any]
 
 
 class InFlight:
-    """The marker of one subscriber in one process. Its thread calls `alone`, `begin`, `step` and `end`.
+    """The marker of one subscriber in one process. Its thread calls `begin`, `step` and `end`.
 
     ``note`` has two integers: the position that is being handled (`NOTHING_IN_FLIGHT`: none), and a number that differs
     for each stream, since all streams of an aggregate have one position. ``suspects`` is a lock that all subscribers of
-    the process share. After ``max_deaths`` a suspect is no longer handled.
+    the process share, held by one that handles a suspect. After ``max_deaths`` a suspect is no longer handled.
     """
 
     def __init__(
@@ -39,12 +38,8 @@ class InFlight:
     ) -> None:
         self.max_deaths = max_deaths
         self._note: InFlightMarker = [NOTHING_IN_FLIGHT, 0] if note is None else note
-        self._suspects = suspects or threading.Lock()
+        self.suspects = suspects or threading.Lock()
         self._steps = 0
-
-    def alone(self) -> AbstractContextManager[bool]:
-        """Keep the other subscribers of the process from handling suspects inside the block."""
-        return self._suspects
 
     def begin(self, work: PendingAggregate, version: int) -> None:
         """Note that handlers are about to be called for the work, whose next version is ``version``."""
@@ -97,8 +92,7 @@ def place_of(work: PendingAggregate, version: int) -> int:
 
 
 def suspect_swept(work: PendingAggregate, version: int, deaths: Mapping[int, int]) -> None:
-    """Make a suspect of a work without messages, whose next version is ``version``, if ``deaths`` of the first queue
-    name its aggregate."""
+    """Make a suspect of a work without messages, at its next ``version``, if the first queue's ``deaths`` name it."""
     offset = _swept_offset(work.aggregate_root_id, version)
     work.deaths = deaths.get(offset, 0)
     work.suspect = any(known >> 16 == offset >> 16 for known in deaths)

@@ -14,8 +14,7 @@ from enode_django.telemetry import steplog
 def log_handled(
     subscriber: Subscriber, works: Iterable[PendingAggregate], progress: Mapping[str, Progress], seconds: float
 ) -> None:
-    """Log the announced streams that the subscriber has come to and handles. ``seconds`` is the time of the whole
-    batch."""
+    """Log the announced streams that the subscriber handles. ``seconds`` is the time of the whole batch."""
     part = part_of(subscriber)
     for work in works:
         reached = progress[work.aggregate_root_id]

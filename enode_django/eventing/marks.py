@@ -1,5 +1,4 @@
-"""`handles` marks the methods of a subscriber that handle events; `starts` and `ends` those of a process manager with a
-state."""
+"""`handles` marks methods that handle events; `starts` and `ends` those of process managers with a state."""
 
 from __future__ import annotations
 

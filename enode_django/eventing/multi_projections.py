@@ -96,8 +96,7 @@ def key_fields(cls: type[MultiProjection[Any]]) -> Sequence[models.Field[Any, An
 
 
 def key_of_event(cls: type[MultiProjection[Any]]) -> Callable[[DomainEvent], Any]:
-    """Return a function for the key of an event: None, what its key function returns, or the `Keys` of several rows. It
-    raises what that function does."""
+    """Return a function that calls an event's key function: it returns None, a key, or the `Keys` of several rows."""
     known: dict[type[DomainEvent], EventKey] = {}
 
     def key(event: DomainEvent) -> Any:

@@ -1,5 +1,4 @@
-"""The parameter of generic kinds of subscribers: the model of `ModelProjection[Row]`, the state of
-`ProcessManager[State]`."""
+"""The parameter of generic subscribers, such as the model of `ModelProjection[Row]`."""
 
 from __future__ import annotations
 

@@ -88,8 +88,7 @@ class Parked(NamedTuple):
 
 
 def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
-    """Return the parked ones of the aggregates, with the class name of the error. Their rows are locked against removal
-    until the transaction ends."""
+    """Return the error's class name for each parked aggregate; its rows are locked until the transaction ends."""
     return parked_in(parked_cursor(alias, subscriber, ids))
 
 
@@ -156,12 +155,10 @@ def remove(alias: str, rows: Iterable[Parked]) -> None:
             execute(alias, _REMOVE, (parked.subscriber, parked.aggregate_root_id, parked.command_id))
 
 
-def release(alias: str, rows: Sequence[Parked], is_behind: Callable[[], bool]) -> bool:
-    """Unpark the aggregate that has these rows. Return False, and leave it parked, if it has other rows or
-    ``is_behind()`` is true. At that call, nobody can find the aggregate parked and pass over it."""
+def release(alias: str, rows: Sequence[Parked], is_behind: Callable[[], bool]) -> None:
+    """Unpark the aggregate that has these rows, unless it has other rows or ``is_behind()`` is true. At that call,
+    nobody can find the aggregate parked and pass over it."""
     with transaction.atomic(using=alias):
         remove(alias, rows)
         if list_parked(alias, rows[0].subscriber, rows[0].aggregate_root_id) or is_behind():
             transaction.set_rollback(True, using=alias)
-            return False
-    return True

@@ -75,6 +75,11 @@ class PendingAggregate(Struct):
     suspect: bool = False
     deaths: int = 0
 
+    @property
+    def is_given_away(self) -> bool:
+        """True if its queue went to another worker, and its messages with it."""
+        return bool(self.messages) and all(message.window.closed for message in self.messages)
+
     def add(self, record: StreamRecord, generation: int = STORED) -> None:
         """Add a stream or refusal that was written in this generation of the store. Only the version counts if the
         stream is of an older generation than others, or has come without its events."""
@@ -116,8 +121,7 @@ class Failure(NamedTuple):
         return (self.version, self.command_id) == (other.version, other.command_id)
 
     def to_be_kept(self) -> Failure:
-        """Return the failure with only the text of its error, which would keep its frames and so the whole batch in
-        memory."""
+        """Return the failure with only the text of its error: its frames would keep the whole batch in memory."""
         return self._replace(error=Exception(self.text))
 
     @property

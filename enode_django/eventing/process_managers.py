@@ -252,8 +252,7 @@ def yielded_by(manager: Subscriber, cause: str, handler: Handler, *arguments: An
 
 
 def with_derived_ids(yielded: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Yielded]:
-    """Yield what a handler has yielded, the commands with ids derived from their cause, so that handling an event again
-    repeats the same commands.
+    """Yield what a handler has yielded, the commands with ids derived from their cause: a repeat gives the same ids.
 
     ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
     them; the order of others does not matter. A class counts by its oldest alias, so that renaming it changes no id.

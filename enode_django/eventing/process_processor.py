@@ -79,7 +79,7 @@ class ProcessProcessor(EffectProcessor):
             if processes.deadlines:
                 self._change_deadlines(self.alias, processes.deadlines)
             if processes.commands:
-                self._send(processes.commands)
+                self.send(processes.commands)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
         return batch.progress
 
@@ -118,8 +118,7 @@ class ProcessProcessor(EffectProcessor):
     def _run(
         self, plan: Plan, batch: Batch, processes: Processes, refusals: list[checkpoints.RefusalKey], alone: bool
     ) -> Progress:
-        """Let the processes handle the plan. One that is ``alone`` has savepoints, which find what breaks the
-        transaction."""
+        """Let the processes handle the plan; if ``alone``, with savepoints, to find what breaks the transaction."""
         version = batch.positions[plan.work.aggregate_root_id]
         self.in_flight.begin(plan.work, version + 1)
         for record, steps in plan.steps:

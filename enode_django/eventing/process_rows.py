@@ -1,5 +1,4 @@
-"""The processes of a process manager as rows. All functions work in the calling thread's connection ``alias``, inside a
-transaction."""
+"""The processes of a process manager as rows. All functions work inside a transaction of ``alias``."""
 
 from __future__ import annotations
 

@@ -67,8 +67,7 @@ class Step(NamedTuple):
 
 
 def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[Step]:
-    """Return a step for each message that concerns a process. Raises what a key function raises, and `InvalidId` if it
-    returns an invalid key."""
+    """Return a step for each message of a process. Raises as key functions do, and `InvalidId` for an invalid key."""
     steps: list[Step] = []
     for message, handlers in followed:
         mark = _mark(manager, message)
@@ -181,8 +180,7 @@ class Processes:
         return Process(self._type.write(state, packed, joined), (), process.version + 1, has_ended)
 
     def _joined(self, process: Process, step: Step) -> tuple[Sequence[str], bool]:
-        """Return the names of the classes whose events handlers have joined, if this one adds to them, and whether the
-        handler is called."""
+        """Return the names of the joined classes, if this one adds to them, and whether the handler is called."""
         if not step.mark.join:
             return (), True
         before = joined_in(process.packed)
@@ -208,8 +206,7 @@ class Processes:
         return dataclasses.replace(process, waiting=(*others, waiting))
 
     def _steps_of(self, key: str, waiting: Sequence[WaitingEvent]) -> Iterator[Step]:
-        """Yield the steps of events that have waited, in the order in which they came. Events that are no longer stored
-        or handled are left out."""
+        """Yield the steps of events that have waited, in their order, without those no longer stored or handled."""
         if not waiting:
             return
         records = self._find(list(dict.fromkeys((one.command_id, one.aggregate_root_id) for one in waiting)))

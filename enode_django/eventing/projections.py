@@ -116,6 +116,5 @@ def databases_of(projection: Projection) -> Sequence[str]:
 
 
 def _is_of_read_model(version: models.Field[Any, Any]) -> bool:
-    """Return True for a field as `ReadModel` declares it. An application's own would be editable, or begin
-    elsewhere."""
+    """Return True for a field as `ReadModel` declares it. Another one would be editable, or begin elsewhere."""
     return isinstance(version, models.BigIntegerField) and not version.editable and version.default == 0

@@ -73,7 +73,7 @@ class SubscriberRegistry:
         """Limit the subscribers to ``chosen`` inside the block: for tests, and to run some of them only."""
         before = self._only
         made = [one if isinstance(one, Subscriber) else self.instance(one) for one in chosen]
-        self._only = sorted(made, key=lambda subscriber: subscriber.name)
+        self._only = sorted(made, key=attrgetter("name"))
         try:
             yield self._only
         finally:

@@ -117,8 +117,8 @@ class Resender:
 
     def _send_lost(self, entries: Sequence[FeedEntry]) -> None:
         sent = [one for record in self._handled(entries) for one in self._commands_of(record)]
-        found = self._processor.store.find([_key(command) for command, _ in sent])
-        lost = self._without_letter([one for one in sent if _key(one[0]) not in found])
+        found = self._processor.store.find([_command_key(command) for command, _ in sent])
+        lost = self._without_letter([one for one in sent if _command_key(one[0]) not in found])
         if lost:
             name = self._processor.name
             logger.info("%s sends %d commands again that have had no effect", name, len(lost))
@@ -178,7 +178,7 @@ class Resender:
         execute(self._processor.alias, _SAVE, (position.generation, position.transaction_id, *self._key))
 
 
-def _key(command: Command) -> tuple[str, str]:
+def _command_key(command: Command) -> tuple[str, str]:
     return command.id, command.aggregate_root_id
 
 

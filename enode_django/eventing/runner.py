@@ -69,7 +69,7 @@ class Runner:
         return self.persisted(partial(self._run_alone, works, portion, even_parked))
 
     def _run_alone(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
-        with self.in_flight.alone():
+        with self.in_flight.suspects:
             return self._run(works, portion, even_parked)
 
     def _condemn(self, work: PendingAggregate, even_parked: bool) -> Mapping[str, Progress]:

@@ -30,8 +30,7 @@ class SnapshotProcessor(EventProcessor):
         self._maker = SnapshotMaker(store, snapshots)
 
     def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
-        """Apply all versions of an aggregate at once. After `AT_ONCE` snapshots the other aggregates stay where they
-        are."""
+        """Apply all versions of an aggregate at once. After `AT_ONCE` snapshots the other aggregates wait."""
         ids = [work.aggregate_root_id for work in works]
         parked = self.parked(ids, even_parked)
         reached = self._maker.reached(ids)

@@ -63,8 +63,7 @@ class DataclassState:
         resolved_schema(self.cls)
 
     def begin(self, key: str, key_field: str, message: Any) -> tuple[Any, bytes]:
-        """Return the state of a process that ``message`` begins, and its bytes if it will not change. ``key_field`` is
-        the field for the key, if any."""
+        """Return the state that ``message`` begins, its key in ``key_field``, and its bytes if it will not change."""
         state = self._made({})
         if key_field in self._schema.names:
             setattr(state, key_field, key)

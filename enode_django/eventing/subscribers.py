@@ -241,8 +241,7 @@ _declared: list[type[Subscriber]] = []
 
 
 def declared_subscribers() -> Sequence[type[Subscriber]]:
-    """Return the declared classes in the order of definition. A reloaded module's classes replace their earlier
-    ones."""
+    """Return the declared classes in their order. A reloaded module's classes replace their earlier ones."""
     return list({(cls.__module__, cls.__qualname__): cls for cls in _declared}.values())
 
 

@@ -20,7 +20,6 @@ from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints, event_types, failovers, unknown_types
 from enode_django.eventing.drained_topics import Goal, is_worked_off
 from enode_django.eventing.erased_events import Lookout, heal_claims, notice
-from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.failovers import Known
 from enode_django.eventing.in_flight import FIRST_QUEUE
@@ -76,7 +75,10 @@ class Sweeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._subscription = subscription
+        self._subscriber = subscription.subscriber
+        self._processor = subscription.runner.processor
         self._shard = shard
+        self._place = (self._processor.alias, self._processor.key, shard.number)
         self._transport = transport
         self._topic = topic
         self._interval = interval
@@ -102,10 +104,10 @@ class Sweeper:
         if self._goal is None:
             self._began = self._clock()
             self._goal = Goal(self._shard.position(), self._transport.end_offsets(self._topic))
-            notice(self._subscription.runner.processor, self._shard, self._goal.position.generation)
+            notice(self._processor, self._shard, self._goal.position.generation)
         if self._parts is None:
             # Before the queue is worked off, most of what is missing comes by it, and would be handled twice.
-            if not is_worked_off(self._transport, self._subscription.runner.key, self._topic, self._goal.ends):
+            if not is_worked_off(self._transport, self._processor.key, self._topic, self._goal.ends):
                 self.next_step = self._clock() + LOOK_AGAIN
                 return
             begin = self._begin()
@@ -130,22 +132,21 @@ class Sweeper:
 
     def _begin(self) -> Position | None:
         """Return the position to compare from; None to ask again, because the store had not noticed a restore."""
-        swept = self._subscription.runner.processor.subscribe(self._shard).swept_position
+        swept = self._processor.subscribe(self._shard).swept_position
         position = self._shard.position()
         if swept <= position:
             return swept
-        logger.warning(RESTORED, self._subscription.subscriber.name, swept, position)
+        logger.warning(RESTORED, self._subscriber.name, swept, position)
         self._shard.begin_generation(position.generation)
         return None
 
     def _parts_between(self, swept: Position, goal: Position) -> Iterator[Part]:
         """Return the parts to compare. If types were passed over that are known now, they begin where that was."""
-        runner = self._subscription.runner
-        self._arrived = unknown_types.arrived(runner.alias, runner.subscriber, self._shard.number)
+        self._arrived = unknown_types.arrived(self._processor.alias, self._subscriber, self._shard.number)
         self._swept, since = swept, self._arrived.since
         if since is None or since >= swept:
             return parts_of(self._shard, swept, goal, limit=ROWS_AT_ONCE)
-        logger.info("%s knows %s by now, and compares from there", runner.subscriber.name, self._arrived.names)
+        logger.info("%s knows %s by now, and compares from there", self._subscriber.name, self._arrived.names)
         ways = ((since, swept), (swept, goal))
         return chain.from_iterable(parts_of(self._shard, *way, limit=ROWS_AT_ONCE) for way in ways)
 
@@ -158,46 +159,44 @@ class Sweeper:
     # -- after a failover -----------------------------------------------------------------------------------------
 
     def _heals(self, swept: Position) -> bool:
-        """Do a part of the comparison of the events that were handled before a generation began. Return False if
-        nothing is left.
+        """Compare a part of what was handled before a generation began. Return False if nothing is left.
 
         First each aggregate that the subscriber knows is compared with the store, then the streams below ``swept`` with
         the subscriber. Its refusals were handled, and are left alone.
         """
-        processor = self._subscription.runner.processor
-        known = failovers.known(processor.alias, processor.key).get(self._shard.number)
+        known = failovers.known(self._processor.alias, self._processor.key).get(self._shard.number)
         if known is None or known.is_healed:
             return False
         if known.healed_id is not None:
-            self._compare_ids(processor, known, known.healed_id)
+            self._compare_ids(known, known.healed_id)
         elif known.compared < swept:
-            self._compare_rows(processor, known, swept)
+            self._compare_rows(known, swept)
         else:
-            failovers.healed(processor.alias, processor.key, self._shard.number, known.generation)
+            failovers.healed(*self._place, known.generation)
         return True
 
-    def _compare_ids(self, processor: EventProcessor, known: Known, after: str) -> None:
+    def _compare_ids(self, known: Known, after: str) -> None:
         # A batch that began before the generation was noted may still advance aggregates.
         if self._fence is None or self._fence[0] != known.generation:
-            self._fence = (known.generation, failovers.next_transaction(processor.alias))
-        if not failovers.have_ended(processor.alias, self._fence[1]):
+            self._fence = (known.generation, failovers.next_transaction(self._processor.alias))
+        if not failovers.have_ended(self._processor.alias, self._fence[1]):
             self.next_step = self._clock() + LOOK_AGAIN
             return
-        claims = processor.claims(after, ROWS_AT_ONCE)
-        if claims and not heal_claims(processor, self._shard, known, claims):
+        claims = self._processor.claims(after, ROWS_AT_ONCE)
+        if claims and not heal_claims(self._processor, self._shard, known, claims):
             self._goal = None
             self.postpone()
             return
         until = claims[-1][0] if len(claims) == ROWS_AT_ONCE else None
-        failovers.ids_compared(processor.alias, processor.key, self._shard.number, known.generation, until)
+        failovers.ids_compared(*self._place, known.generation, until)
 
-    def _compare_rows(self, processor: EventProcessor, known: Known, swept: Position) -> None:
+    def _compare_rows(self, known: Known, swept: Position) -> None:
         part = self._shard.settled(known.compared, swept, limit=ROWS_AT_ONCE)
         works = behind(self._subscription, part.settled._replace(refusals=()))
         if works and not self._subscription.catch_up(works):
             self.next_step = self._clock() + LOOK_AGAIN
             return
-        failovers.rows_compared(processor.alias, processor.key, self._shard.number, known.generation, part.until)
+        failovers.rows_compared(*self._place, known.generation, part.until)
 
     def _next_part(self, parts: Iterator[Part]) -> Part | None:
         try:
@@ -208,8 +207,7 @@ class Sweeper:
 
     def _end(self) -> None:
         if self._arrived.names:
-            runner = self._subscription.runner
-            unknown_types.forget(runner.alias, runner.key, self._shard.number, self._arrived.names)
+            unknown_types.forget(*self._place, self._arrived.names)
         if self._goal is not None:
             self._passed = self._goal.position
         self._goal = self._parts = None
@@ -223,15 +221,12 @@ class Sweeper:
             settled = settled._replace(refusals=self._arrived.among(settled.refusals))
         works = behind(self._subscription, settled)
         if works:
-            name = self._subscription.subscriber.name
-            logger.info("%s catches up with %d aggregates from the store", name, len(works))
+            logger.info("%s catches up with %d aggregates from the store", self._subscriber.name, len(works))
             if not self._subscription.catch_up(works):
                 return False
-        runner, number = self._subscription.runner, self._shard.number
         if not is_known:
-            names = unknown_types.unknown_types(self._subscription.subscriber, settled)
-            unknown_types.note(runner.alias, runner.key, number, names)
-            checkpoints.save_swept(runner.alias, runner.key, number, part.until)
+            unknown_types.note(*self._place, unknown_types.unknown_types(self._subscriber, settled))
+            checkpoints.save_swept(*self._place, part.until)
         return True
 
 

@@ -11,7 +11,7 @@ class is unknown. The sweep notes that class: a subscriber may handle refusals o
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from enode_django.databases import execute
@@ -81,7 +81,8 @@ def passed_over_among(
     """Return the aggregates with these heads that are passed over. Blocks on the store if a type is unknown."""
     unknown = [id for id, (type_name, _) in heads.items() if not is_known(type_name)]
     passed: set[str] = set()
-    for some in _in_parts(unknown):
+    for begin in range(0, len(unknown), _LOADED_AT_ONCE):
+        some = unknown[begin : begin + _LOADED_AT_ONCE]
         ranges = {id: (positions.get(id, 0), heads[id][1]) for id in some}
         found = store.load_ranges(ranges)
         handled = {id for id, records in found.items() if any(_handles_any(subscriber, one) for one in records)}
@@ -89,14 +90,8 @@ def passed_over_among(
     return passed
 
 
-def _in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for begin in range(0, len(ids), _LOADED_AT_ONCE):
-        yield ids[begin : begin + _LOADED_AT_ONCE]
-
-
 def unknown_types(subscriber: Subscriber, settled: Settled) -> set[str]:
-    """Return the types of aggregates in these rows that this process does not know, and the classes of refusals that
-    the subscriber passes over."""
+    """Return the unknown types of aggregates in these rows, and the classes of refusals that are passed over."""
     heads = {type_name for type_name, _ in settled.heads.values()}
     passed = (one for one in settled.refusals if is_passed_over(subscriber, one) and follows_refusal(subscriber, one))
     return {name for name in heads if not is_known(name)} | set(map(_class_of, passed))
@@ -118,8 +113,7 @@ def note(alias: str, subscriber: str, shard: int, names: Collection[str]) -> Non
 
 
 class Arrived(NamedTuple):
-    """Noted types that are known now. For those that the subscriber follows, the sweep begins at ``since`` (None: for
-    none)."""
+    """Noted types that are known now. If the subscriber follows one of them, the sweep begins at ``since``."""
 
     names: Sequence[str]
     since: Position | None

@@ -15,8 +15,7 @@ from enode_django.exceptions import NotParked
 
 
 def retry_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked | None:
-    """Try again, and catch up from the store. Return the row that the aggregate is parked at now, or None. Blocks until
-    done.
+    """Try again, and catch up from the store. Blocks. Return the row that the aggregate is parked at now, or None.
 
     Raises `NotParked`. Workers may go on: they pass over the aggregate while it is parked, and it stays parked until it
     has handled the events that they have passed over.
@@ -118,8 +117,7 @@ def _release(subscription: EventSubscription, rows: Sequence[Parked], head: int)
 def _park_again(
     subscription: EventSubscription, work: PendingAggregate, failed: Failure, rows: Sequence[Parked]
 ) -> bool:
-    """Park the aggregate where it failed now, for longer if that is the same place. Return False if nothing is left to
-    park."""
+    """Park the aggregate where it failed now, for longer if it failed there before. Return as `Runner.park` does."""
     since = min((row.first_failed_at for row in rows if row.command_id == failed.command_id), default=failed.failed_at)
     pause = subscription.policy.parked_pause(failed.error, (failed.failed_at - since).total_seconds())
     others = [row for row in rows if row.attempts and row.command_id != failed.command_id]

@@ -39,10 +39,14 @@ def topics(transport: Transport, options: Options) -> Iterator[Row]:
             }
 
 
+def _topic(transport: Transport, options: Options) -> Iterator[Row]:
+    return topics(transport, {"topics": [options["topic"]]})
+
+
 def create(transport: Transport, options: Options) -> Iterable[Row]:
     queues = options["queues"] or conf().QUEUE.QUEUES_PER_TOPIC
     administration.create_topic(transport, options["topic"], queues)
-    return topics(transport, {"topics": [options["topic"]]})
+    return _topic(transport, options)
 
 
 def add_queues(transport: Transport, options: Options) -> Iterable[Row]:
@@ -50,7 +54,7 @@ def add_queues(transport: Transport, options: Options) -> Iterable[Row]:
     has = transport.add_queues(topic, wanted, unordered=options["unordered"])
     if has > wanted:
         raise QueueError(f"topic {topic!r} has {has} queues, and they are never taken away; hide those above {wanted}")
-    return topics(transport, {"topics": [options["topic"]]})
+    return _topic(transport, options)
 
 
 def let_see(transport: Transport, options: Options, *, seen: bool) -> Iterable[Row]:
@@ -61,7 +65,7 @@ def let_see(transport: Transport, options: Options, *, seen: bool) -> Iterable[R
         to_consumers=None if options["only"] == "producers" else seen,
         unordered=options["unordered"],
     )
-    return topics(transport, {"topics": [options["topic"]]})
+    return _topic(transport, options)
 
 
 def retention(transport: Transport, options: Options) -> Iterable[Row]:
@@ -79,7 +83,7 @@ def delete_topic(transport: Transport, options: Options) -> Iterator[Row]:
 
 def delete_queue(transport: Transport, options: Options) -> Iterable[Row]:
     administration.delete_queue(transport, options["topic"], options["queue"], force=options["force"])
-    return topics(transport, {"topics": [options["topic"]]})
+    return _topic(transport, options)
 
 
 def groups(transport: Transport, options: Options) -> Iterator[Row]:
@@ -105,9 +109,9 @@ def broker(transport: Transport, options: Options) -> Iterator[Row]:
     return ({"figure": name.replace("_", " "), "value": value} for name, value in figures.items())
 
 
-def backup(transport: Transport, options: Options) -> Iterator[Row]:
+def backup(transport: Transport, options: Options) -> Iterable[Row]:
     made = administration.back_up(transport, options["name"])
-    return iter([{name.replace("_", " "): value for name, value in made.items()}])
+    return [{name.replace("_", " "): value for name, value in made.items()}]
 
 
 def mend(transport: Transport, options: Options) -> Iterator[Row]:
@@ -240,19 +244,19 @@ def _offsets(options: Options) -> list[int] | None:
     return None if options["all"] else [int(text) for text in options["offsets"]]
 
 
-def requeue(transport: Transport, options: Options) -> Iterator[Row]:
+def requeue(transport: Transport, options: Options) -> Iterable[Row]:
     if _is_of_commands(options):
         many = command_letters.requeue(transport, _choice(options))
-        return iter([{"group": options["group"], "sent anew": many}] if many else [])
+        return [{"group": options["group"], "sent anew": many}] if many else []
     chosen = _offsets(options)
     sent = dead_letters.requeue(transport, options["group"], chosen, to_topic=options["to_topic"])
     return ({"group": options["group"], "offset sent anew": offset} for offset in sent)
 
 
-def discard(transport: Transport, options: Options) -> Iterator[Row]:
+def discard(transport: Transport, options: Options) -> Iterable[Row]:
     if _is_of_commands(options):
         many = command_letters.discard(_choice(options))
-        return iter([{"group": options["group"], "discarded": many}] if many else [])
+        return [{"group": options["group"], "discarded": many}] if many else []
     discarded = dead_letters.discard(transport, options["group"], _offsets(options))
     return ({"group": options["group"], "offset discarded": offset} for offset in discarded)
 

@@ -37,8 +37,8 @@ class PrintableOutput(OutputWrapper):
     When the reader of a pipe has ended, such as `head`, the rest is dropped: the command does its work nevertheless.
     """
 
-    def __init__(self, out: Any, ending: str = "\n") -> None:
-        super().__init__(out, ending)
+    def __init__(self, out: Any) -> None:
+        super().__init__(out)
         self.has_reader = True
         self._file = out
 

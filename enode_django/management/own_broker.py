@@ -24,8 +24,7 @@ def answers(transport: Transport) -> bool:
 
 
 def check_would_be_found(current: Conf, transport: Transport) -> None:
-    """Raise `CommandError` if no broker answers at the queue's location, and one that is started here would not
-    either. Blocks."""
+    """Raise `CommandError` if no broker answers at the queue's location, and one started here would not. Blocks."""
     if current.QUEUE.BACKEND != BROKER:
         return
     location = current.QUEUE.LOCATION

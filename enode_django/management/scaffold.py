@@ -27,6 +27,12 @@ class Plan(NamedTuple):
     new: dict[Path, str]
     changed: dict[Path, str]
 
+    def add_import(self, path: Path, line: str) -> None:
+        if path.exists():
+            self.changed[path] = with_import(path.read_text(encoding="utf-8"), line, path)
+        else:
+            self.new[path] = f"{line}\n"
+
     def carry_out(self) -> None:
         """Write the files. If that fails, delete the new files, restore the changed ones as far as possible, and raise
         `CommandError`."""
@@ -51,8 +57,7 @@ class Plan(NamedTuple):
 
 
 def names_for(config: AppConfig, root: str) -> Names:
-    """Return the names for an aggregate's class ``root``. Raises `CommandError` if no class or module can have such a
-    name, or if one is taken."""
+    """Return the names for an aggregate's class ``root``. Raises `CommandError` if one is impossible or taken."""
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", root).lower()
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", root) or keyword.iskeyword(root) or keyword.iskeyword(module):
         raise CommandError(f"an aggregate cannot be called {root!r}; use a name like Order or BankAccount")
@@ -68,42 +73,38 @@ def names_for(config: AppConfig, root: str) -> Names:
 
 
 def plan(config: AppConfig, names: Names, fields: Sequence[Field]) -> Plan:
-    """Return the files to write. Raises `CommandError` for an installed app, if a new file exists already, or if an
-    existing one cannot be extended."""
+    """Return the files to write. Raises `CommandError` if one exists already or cannot be extended."""
     app = Path(config.path)
     if {"site-packages", "dist-packages"} & {*app.parts}:
         raise CommandError(f"the app {config.label!r} is installed, not yours; name one of the project's apps")
-    new: dict[Path, str] = {}
-    changed: dict[Path, str] = {}
+    planned = Plan({}, {})
     for folder, text in (("domain", texts.domain(names, fields)), ("projections", texts.projection(names, fields))):
         line = f"from {names.package}.{folder} import {names.module} as {names.module}"
-        new[app / folder / f"{names.module}.py"] = text
-        _add(new, changed, _package(app, folder), line)
-    _plan_model(new, changed, app, names, fields)
+        planned.new[app / folder / f"{names.module}.py"] = text
+        planned.add_import(_package(app, folder), line)
+    _plan_model(planned, app, names, fields)
     tests = app / "tests" if (app / "tests").is_dir() else app
-    new[tests / f"test_{names.module}.py"] = texts.tests(names, fields)
-    for path in new:
+    planned.new[tests / f"test_{names.module}.py"] = texts.tests(names, fields)
+    for path in planned.new:
         if path.exists():
             raise CommandError(f"{path} exists already; nothing was written")
-    return Plan(new, changed)
+    return planned
 
 
-def _plan_model(
-    new: dict[Path, str], changed: dict[Path, str], app: Path, names: Names, fields: Sequence[Field]
-) -> None:
+def _plan_model(planned: Plan, app: Path, names: Names, fields: Sequence[Field]) -> None:
     """Plan the model: a class at the end of ``models.py``, or a module of the package ``models``."""
     module = app / "models.py"
     if (app / "models").is_dir():
-        new[app / "models" / f"{names.module}.py"] = texts.models(names, fields)
+        planned.new[app / "models" / f"{names.module}.py"] = texts.models(names, fields)
         line = f"from {names.package}.models.{names.module} import {names.row} as {names.row}"
-        _add(new, changed, app / "models" / "__init__.py", line)
+        planned.add_import(app / "models" / "__init__.py", line)
     elif module.exists():
         text = module.read_text(encoding="utf-8")
         for line in texts.MODEL_IMPORTS:
             text = with_import(text, line, module)
-        changed[module] = f"{text.rstrip()}\n\n\n{texts.model(names, fields)}"
+        planned.changed[module] = f"{text.rstrip()}\n\n\n{texts.model(names, fields)}"
     else:
-        new[module] = texts.models(names, fields)
+        planned.new[module] = texts.models(names, fields)
 
 
 def _package(app: Path, name: str) -> Path:
@@ -113,13 +114,6 @@ def _package(app: Path, name: str) -> Path:
             f"{app / name}.py is a module; make it a package first: mkdir {name}, move {name}.py to {name}/__init__.py"
         )
     return app / name / "__init__.py"
-
-
-def _add(new: dict[Path, str], changed: dict[Path, str], path: Path, line: str) -> None:
-    if path.exists():
-        changed[path] = with_import(path.read_text(encoding="utf-8"), line, path)
-    else:
-        new[path] = f"{line}\n"
 
 
 def with_import(text: str, line: str, path: Path) -> str:

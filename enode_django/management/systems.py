@@ -8,8 +8,7 @@ from django.core.management.base import CommandError
 
 
 def check_linux(command: str) -> None:
-    """Raise `CommandError` on another system than Linux: the command starts processes and locks files as only Linux
-    can."""
+    """Raise `CommandError` on other systems than Linux, which lack what the command needs of processes and locks."""
     if sys.platform != "linux":
         raise CommandError(
             f"{command} needs Linux, and this is {sys.platform!r}; run it in a container or a virtual machine, or set "

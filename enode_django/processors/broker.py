@@ -26,8 +26,7 @@ STOP_SECONDS = 30.0
 RESTART_DELAY = 1.0
 LOOK_AGAIN = 0.2
 BEYOND_GRACE = 5.0
-"""Seconds beyond the workers' grace time for which the broker goes on after the supervisor has died: workers need it
-until they end."""
+"""Seconds beyond the workers' grace time that the broker outlives its supervisor: workers need it until they end."""
 _STOP = b"stop"
 
 
@@ -119,8 +118,7 @@ def run_broker(connection: Connection, notes: Any, orphaned_for: float, verbosit
 
 
 def when_free(run: Callable[[], int], seconds: float) -> int:
-    """Run the broker and return its exit status. Wait for its directory that many seconds, then raise
-    `DirectoryInUse`."""
+    """Run the broker and return its exit status. Wait ``seconds`` for its directory, then raise `DirectoryInUse`."""
     until = time.monotonic() + seconds
     is_told = False
     while True:

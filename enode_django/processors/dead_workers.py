@@ -26,8 +26,7 @@ class DeadWorkers:
     """Buries dead workers, and tries again later if the queue is unavailable: until then, or until its leases end, no
     worker gets a dead worker's queues.
 
-    ``groups`` are the consumer groups that the workers are members of, all on ``topic``. Used by one thread; `tick`
-    blocks on the transport.
+    ``groups`` are the workers' consumer groups, all on ``topic``. Used by one thread; `tick` blocks on the transport.
     """
 
     def __init__(

@@ -3,8 +3,7 @@
     subscriber s: pulls for subscriber s alone, and handles what it pulled (one thread per subscriber)
     keepers: keep leases and memberships, and commit the offsets, of all of them, on timers
 
-Subscribers share nothing: each is a consumer group, which divides the queues among its members, with its own offsets
-and pace.
+Subscribers share nothing: each is a consumer group with its own division of the queues, offsets and pace.
 """
 
 from __future__ import annotations

@@ -41,16 +41,15 @@ class Housekeeper:
     """Does duties on timers. `tick` is called by one thread, at once and then after ``pause`` seconds. A duty that
     fails for the moment is tried at its next turn."""
 
-    def __init__(self, duties: Sequence[Duty], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, duties: Sequence[Duty]) -> None:
         self._duties = duties
-        self._clock = clock
-        self._due = [clock()] * len(duties)
+        self._due = [time.monotonic()] * len(duties)
         self._attempts = [Attempts(is_rare=interval > OFTEN) for interval, _ in duties]
 
     @property
     def pause(self) -> float:
         """Seconds until the next duty is due."""
-        return max(0.0, min(self._due) - self._clock())
+        return max(0.0, min(self._due) - time.monotonic())
 
     def run(self, stopping: threading.Event) -> None:
         """Do the duties until ``stopping`` is set."""
@@ -58,7 +57,7 @@ class Housekeeper:
             self.tick()
 
     def tick(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         for number, (interval, duty) in enumerate(self._duties):
             if self._due[number] <= now:
                 self._due[number] = now + interval

@@ -45,8 +45,7 @@ CommandItem = Commands | Outcomes | Taken
 
 
 class Sized(NamedTuple, Generic[Item]):
-    """Items for an event mailbox or the publisher, and the bytes they take of a room: to be given back when they are
-    done."""
+    """Items for an event mailbox or the publisher, and the bytes of a room that they give back when they are done."""
 
     items: Sequence[Item]
     size: int

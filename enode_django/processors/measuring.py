@@ -14,7 +14,7 @@ from enode_django.bus.results import CommandStatus, Crash, stored_result
 from enode_django.commanding.decisions import Finished
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.ids import made_at
-from enode_django.processors.statistics import Outcomes, Statistics
+from enode_django.processors.statistics import OutcomeCounts, Statistics
 
 LONGEST = 86_400.0
 """Seconds. A command that seems to be older is not measured: its id probably holds no time."""
@@ -69,7 +69,7 @@ class BatchMeter:
         )
 
 
-def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
+def outcomes_of(finished: Sequence[Finished]) -> OutcomeCounts:
     refused = failed = unchanged = crashed = 0
     for one in finished:
         record, result = one.record, one.result
@@ -85,7 +85,7 @@ def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
             failed += result.status is CommandStatus.FAILED
             unchanged += result.status is CommandStatus.NOTHING_CHANGED
     succeeded = len(finished) - refused - failed - unchanged - crashed
-    return Outcomes(succeeded, unchanged, refused, failed, crashed)
+    return OutcomeCounts(succeeded, unchanged, refused, failed, crashed)
 
 
 def _age(command_id: str) -> float | None:

@@ -17,8 +17,7 @@ WATCH_INTERVAL = 5.0
 GAUGE_INTERVAL = 15.0
 """Seconds between two measurements of the gauges, which query several tables for each subscriber."""
 TURNS_WITHIN = 60.0
-"""Seconds after which a turn of the supervisor counts as hanging. A turn may wait for an unresponsive queue when it
-reports dead workers."""
+"""Seconds after which a turn of the supervisor counts as hanging. It may wait for an unresponsive queue."""
 ANSWERS_WITHIN = 20.0
 """Seconds without an answer after which the queue or the store counts as unavailable."""
 STOP_SECONDS = 1.0
@@ -63,7 +62,7 @@ class Observations:
         self._queue = Watch("queue-watch", lambda: figures_of(self._transport, self._topics), WATCH_INTERVAL)
         transport = self._transport
         if self._has_broker and isinstance(transport, BrokerTransport):
-            self._broker = Watch("broker-watch", lambda: transport.figures(), WATCH_INTERVAL)
+            self._broker = Watch("broker-watch", transport.figures, WATCH_INTERVAL)
         if with_store:
             self._shards = Watch("store-watch", self._ask_store, WATCH_INTERVAL)
             self._gauges = Watch("gauge-watch", self._measure, GAUGE_INTERVAL)

@@ -109,8 +109,7 @@ class ShardBacklogs:
     """Limits the unfinished commands of each shard to its share of ``max_unfinished``; a large one counts for several.
     Beyond it, the queues that bring the shard more pause, and the others go on. Used by the pulling thread.
 
-    A queue that brings commands of several shards counts for each of them, since it is not known which of its commands
-    are unfinished.
+    A queue with commands of several shards counts for each: it is not known which of them are unfinished.
     """
 
     def __init__(self, shards: int, max_unfinished: int) -> None:

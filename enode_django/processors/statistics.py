@@ -17,7 +17,7 @@ MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LA
 """The names of figures that no longer count when a worker has ended."""
 
 
-class Outcomes(NamedTuple):
+class OutcomeCounts(NamedTuple):
     """The outcomes of a batch's commands. ``refused`` ones were ended by a domain exception, ``failed`` ones by their
     sender's mistake, such as asking for a missing aggregate, and ``crashed`` ones by any other exception."""
 
@@ -28,7 +28,7 @@ class Outcomes(NamedTuple):
     crashed: int = 0
 
 
-NONE = Outcomes(0, 0, 0, 0)
+NONE = OutcomeCounts(0, 0, 0, 0)
 
 
 class _HandledEvents(NamedTuple):
@@ -61,13 +61,13 @@ class Statistics:
         }
         self._subscribers: dict[str, _HandledEvents] = {}
 
-    def count_batch(self, finished: int, conflicts: int, outcomes: Outcomes = NONE) -> None:
+    def count_batch(self, finished: int, conflicts: int, outcomes: OutcomeCounts = NONE) -> None:
         with self._lock:
             self.finished += finished
             self.batches += 1
             self.largest_batch = max(self.largest_batch, finished)
             self.conflicts += conflicts
-            self._outcomes = Outcomes(*map(sum, zip(self._outcomes, outcomes, strict=True)))
+            self._outcomes = OutcomeCounts(*map(sum, zip(self._outcomes, outcomes, strict=True)))
             self._histograms["batch_sizes"].add(finished)
 
     def measure(self, **values: float | None) -> None:

@@ -10,8 +10,7 @@ from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, queue_and_offs
 
 
 class Seat(NamedTuple):
-    """A thread that notes its work in hand for a consumer group. One step of it may take up to ``time_limit``
-    seconds."""
+    """A thread that notes its work for a consumer group. One step may take up to ``time_limit`` seconds."""
 
     group: str
     time_limit: float
@@ -81,8 +80,7 @@ class Patience:
         self._since: dict[int, tuple[Hand, float]] = {}
 
     def overdue(self, hands: Sequence[Hand], now: float) -> Overdue | None:
-        """Return a seat that has had the same work in hand for longer than its time limit, with queue and offset; None
-        if there is none."""
+        """Return a seat that has had the same work in hand beyond its time limit, with queue and offset, or None."""
         for number, (hand, seat) in enumerate(zip(hands, self._seats, strict=False)):
             known, since = self._since.get(number, (Hand(NOTHING_IN_FLIGHT), now))
             if hand != known:

@@ -35,8 +35,7 @@ from enode_django.runtime import make_dead_letters, make_producer, make_retries,
 from enode_django.telemetry.tracing import current_tracing
 
 HELD_PER_UNFINISHED = 5
-"""The messages of a queue's window, in multiples of ``MAX_UNFINISHED``, up to which the queue is pulled from while its
-first message is stuck."""
+"""The messages of a window, in multiples of ``MAX_UNFINISHED``, at which a queue with a stuck message pauses."""
 
 
 def make_pipeline(

@@ -32,8 +32,7 @@ class CatchUpTask(NamedTuple):
 
 
 def tasks_of(whole: PositionRange, most: int) -> list[CatchUpTask]:
-    """Divide a range into at most ``most`` tasks with about equally many streams. Blocks. Raises
-    `StoreUnavailable`."""
+    """Divide a range into up to ``most`` tasks of about equal size. Blocks. Raises `StoreUnavailable`."""
     parts = min(most, whole.streams // ALONE)
     edges = ["", *(divided(whole, parts) if parts > 1 else []), None]
     return [CatchUpTask(whole, low or "", high) for low, high in pairwise(edges)]

@@ -131,8 +131,7 @@ class CatchingUp:
         self.total += self.engine.catch_up(self.shadow, todo)
 
     def check_history(self) -> None:
-        """Raise `RebuildError` if the shadow may have events erased since ``generations``, or the originals of events
-        corrected since ``corrections``."""
+        """Raise `RebuildError` if the shadow may have events that were erased or corrected since its first read."""
         for shard in self.store.shards:
             built_in, newest = self.generations.get(shard.number), shard.position().generation
             if built_in not in (None, newest):

@@ -98,8 +98,7 @@ class Check:
         return lags
 
     def _behind(self) -> list[Lag]:
-        """Return the aggregates whose versions in use the built tables cannot reach: parked ones, and those unknown to
-        the store or this process."""
+        """Return the aggregates whose versions in use the built tables cannot reach: parked ones, and unknown ones."""
         target, built, used = self._target, self._built, self._used()
         ahead = {lag.aggregate_root_id: lag for lag in lagging(target, built, used)}
         if not ahead:

@@ -29,8 +29,7 @@ Value = TypeVar("Value")
 LOCK_TIMEOUT = "5s"
 """``lock_timeout`` of transactions that make tables. Writers of the tables that foreign keys point to wait for them."""
 SHORT_LOCK_TIMEOUT = "200ms"
-"""``lock_timeout`` of `shortly`: while it waits for a lock, readers of the tables that foreign keys point to wait,
-too."""
+"""``lock_timeout`` of `shortly`: while it waits, so do readers of the tables that foreign keys point to."""
 ATTEMPTS = 20
 """Attempts of `shortly`, with growing pauses: half a minute in all."""
 LOCK_NOT_AVAILABLE = ("55P03", "40P01")
@@ -60,8 +59,7 @@ _SCHEMAS = "SELECT nspname::text FROM pg_namespace WHERE nspname = ANY(%s)"
 def changing(alias: str, name: str, lock_timeout: str = LOCK_TIMEOUT) -> Iterator[None]:
     """Run a transaction that makes or drops tables of the subscriber ``name``, one at a time for each subscriber.
 
-    Raises `TablesInUse` if a lock is not available within ``lock_timeout``, and `RebuildError` if the database refuses
-    a statement.
+    Raises `TablesInUse` if a lock is not available in time, and `RebuildError` if a statement is refused.
     """
     try:
         with transaction.atomic(using=alias):
@@ -81,8 +79,7 @@ def changing(alias: str, name: str, lock_timeout: str = LOCK_TIMEOUT) -> Iterato
 
 
 def clear(shadow: Shadow) -> None:
-    """Drop a shadow with its tables and checkpoints, if they exist. Not for use in a transaction. Can be repeated after
-    a failure. Raises `TablesInUse`."""
+    """Drop what exists of a shadow. Can be repeated. Not for use in a transaction. Raises `TablesInUse`."""
     _delete_checkpoints(shadow)
     for table, constraint in execute(shadow.alias, _FOREIGN_KEYS, (shadow.schema,)).fetchall():
         drop = f"ALTER TABLE IF EXISTS {table} DROP CONSTRAINT IF EXISTS {constraint}"

@@ -1,7 +1,6 @@
 """Comparison of two generations of a projection's tables, row by row, for aggregates at the same version in both.
 
-A comparison reads both generations in one database snapshot. It leaves out volatile fields; `meanings` describes the
-handling of surrogate keys.
+A comparison reads both generations in one snapshot, without volatile fields; for surrogate keys see `meanings`.
 """
 
 from __future__ import annotations
@@ -326,8 +325,7 @@ def paired(table: str, found: Iterable[Sequence[Any]]) -> Iterator[Difference]:
 
 
 def _most_alike_first(ones: list[Any], others: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of rows, those with the most equal fields first, and then what is left, with None. Empties the
-    lists."""
+    """Yield pairs of rows, the most alike first, and then what is left, with None. Empties the lists."""
     while ones and others:
         one, other = max(product(ones, others), key=_equal_fields)
         ones.remove(one)

@@ -138,8 +138,7 @@ class _Completing:
         take_back(self._target, self._shadow, ids)
 
     def _breaking(self, broken: _Broken) -> list[str]:
-        """Return the aggregates with rows that violate the key, at most one more than may be parked; none if the models
-        are not attributed."""
+        """Return the aggregates whose rows break the key, at most one more than may be parked; none if unattributed."""
         model = next(one for one in self._target.written if one._meta.db_table == broken.table.name)
         if not all(is_attributed(self._target, one) for one in self._target.written):
             return []

@@ -29,8 +29,7 @@ class Plan(NamedTuple):
 
 
 class Engine(Protocol):
-    """Executes the work of a rebuild. All methods block, raise as `Replayer` does, and can be repeated after a
-    failure."""
+    """Executes a rebuild. All methods block, raise as `Replayer` does, and can be repeated after a failure."""
 
     def replay(self, plan: Plan, report: Report) -> Replayed: ...
 

@@ -31,8 +31,7 @@ _REVOKE = """
 
 
 def make_tables(alias: str, schema: str, tables: Mapping[str, Table]) -> None:
-    """Make the tables in an existing schema, with the owners and grants of the given ones. For use in a
-    transaction."""
+    """Make the tables, with owners and grants, in an existing schema. For use in a transaction."""
     run(alias, statements(schema, tables.values()))
 
 

@@ -94,8 +94,7 @@ _QUESTIONS = (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _DEPENDEN
 
 
 def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> Iterator[str]:
-    """Yield a text for each obstacle to a rebuild of the tables ``names``; ``tables`` has those that exist. Changes
-    nothing."""
+    """Yield a text for each obstacle to a rebuild of the tables ``names``, of which ``tables`` exist."""
     allowed, user, database = execute(alias, _MAY_MAKE_SCHEMAS, ()).fetchone() or (False, "", "")
     if not allowed:
         yield f"{user} may not make schemas in the database {database}: GRANT CREATE ON DATABASE {database} TO {user}"

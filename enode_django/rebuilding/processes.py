@@ -16,8 +16,7 @@ from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.task_messages import Task
 
 ALONE = 2_000
-"""The largest number of aggregates of a task. Up to this number, aggregates are caught up in this process: a task costs
-more."""
+"""The most aggregates of a task. Up to so many are caught up in this process: a task costs more."""
 TELL_EVERY = 1.0
 
 

@@ -14,8 +14,7 @@ from enode_django.runtime import make_store
 RANGES_PER_CORE = 4
 """Several, so that the last range does not keep one core busy for long while the others idle."""
 RANGE_BYTES = 128 * 1024 * 1024
-"""The most bytes of the table for one range: some seconds' work, so that beginning a range costs little in
-comparison."""
+"""The most bytes of a range: some seconds' work, so that beginning a range costs little in comparison."""
 
 
 def scans(plan: Plan, cores: int) -> list[Scan]:

@@ -235,8 +235,7 @@ def _given_up(target: Target, record: Rebuild) -> Iterator[None]:
 
 
 def _give_up(target: Target, record: Rebuild) -> None:
-    """Drop the new tables. An error is only logged, so that it does not hide the one that ended the rebuild; the next
-    rebuild drops the rest."""
+    """Drop the new tables. An error is only logged: it must not hide the one that ended the rebuild."""
     try:
         connections[target.alias].close_if_unusable_or_obsolete()
         target.abandon(record)

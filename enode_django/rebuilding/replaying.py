@@ -90,8 +90,7 @@ class Replayer:
         self._persist = persist
 
     def replay(self, rows: Iterable[Row], time_of: TimeOf = itself) -> Replayed:
-        """Replay sorted streams of aggregates from their first stream on. ``time_of`` reads the time of a row, by
-        default a record."""
+        """Replay sorted streams of aggregates, from each first stream on. ``time_of`` reads the time of a row."""
         subscriber = self.subscription.subscriber
         if isinstance(subscriber, ModelProjection):
             return _Reducing(self, subscriber, time_of).replay(rows)

@@ -42,8 +42,7 @@ class Rebuilt(NamedTuple):
 
     @property
     def failed(self) -> list[FailedAggregate]:
-        """The aggregates that failed, also those that did so after the comparison. If the tables were swapped, they are
-        parked."""
+        """The aggregates that failed, before the comparison or later. After a swap they are parked."""
         known = {one.aggregate_root_id for one in self.comparison.failed}
         later = dict.fromkeys(id for id in self.replayed.parked if id not in known)
         return [*self.comparison.failed, *map(FailedAggregate, later)]

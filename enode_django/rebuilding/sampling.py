@@ -53,8 +53,7 @@ def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count
         lags = lagging(target, fresh, built, list(versions))
     if comparison.rows or lags:
         differences: list[Difference | Lag] = [*comparison.examples, *lags[:EXAMPLES]]
-        told = [one.text("replayed again", "rebuilt") for one in differences]
-        lines = "\n  ".join(told)
+        lines = "\n  ".join(one.text("replayed again", "rebuilt") for one in differences)
         raise RebuildError(
             f"{target.name} does not come out the same each time it is replayed:\n  {lines}\nits handlers depend on "
             "more than the events; call such fields volatile"

@@ -33,8 +33,7 @@ _LONGEST_NAME = 63
 
 
 class ReachesOutside(RebuildError):
-    """A handler has queried another database. It is retriable only because that keeps aggregates from being parked for
-    it."""
+    """A handler has queried another database. It is retriable only so that no aggregate is parked for it."""
 
     retriable = True
 
@@ -60,8 +59,7 @@ def _forget(hook: object, robust: bool = False) -> None: ...
 
 @contextmanager
 def _others_refuse(alias: str) -> Iterator[None]:
-    """Make other databases refuse all queries of the ORM inside the block. Raises `ReachesOutside` at its end if one
-    was asked."""
+    """Let other databases refuse queries of the ORM. Raises `ReachesOutside` at the end if one was asked."""
     asked: list[str] = []
 
     def refuse(execute: object, statement: str, parameters: object, many: bool, context: Any) -> NoReturn:
@@ -136,8 +134,7 @@ class Shadow(NamedTuple):
         return str(found[0]) if found else "public"
 
     def drop_fittings(self) -> None:
-        """Drop the schema with its fittings, after the projection's tables have left it. Fails if it has objects other
-        than tables and views."""
+        """Drop the schema, after the projection's tables have left it. Fails if it has more than tables and views."""
         self.drop_tables()
         execute(self.alias, f"DROP SCHEMA IF EXISTS {quoted(self.schema)}", ())
 

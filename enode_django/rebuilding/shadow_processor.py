@@ -26,8 +26,11 @@ class ShadowProcessor(EventProcessor):
     def __init__(self, shadow: Shadow, processor: EventProcessor) -> None:
         self._shadow = shadow
         self._processor = processor
-        self.at_once = processor.at_once
         super().__init__(processor.subscriber, processor.store)
+
+    @property
+    def limit(self) -> int:
+        return self._processor.limit
 
     @property
     def attempted(self) -> dict[str, tuple[int | None, str]]:

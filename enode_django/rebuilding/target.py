@@ -14,7 +14,7 @@ from django.db.models import Max
 from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.base_projections import BaseProjection
-from enode_django.eventing.projection_code import fingerprint_of, is_other_code
+from enode_django.eventing.code import is_other_code, rows_fingerprint
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import follows, key_of
@@ -85,8 +85,7 @@ class Target(NamedTuple):
             return describe(self.alias, self.tables)
 
     def check(self, tables: Mapping[str, Table] | None = None) -> None:
-        """Raise `RebuildError` with all obstacles, if there are any. Changes nothing. ``tables`` are the definitions of
-        those in use, if they are known."""
+        """Raise `RebuildError` with all obstacles, if any. Changes nothing. ``tables`` are those in use, if known."""
         with transaction.atomic(using=self.alias):
             found = list(obstacles(self.alias, self.tables, self.described() if tables is None else tables))
         if found:
@@ -134,7 +133,7 @@ class Target(NamedTuple):
             generation=shadow.generation,
             replaces=replaces,
             tables={name: table.shape for name, table in tables.items()},
-            fingerprint=fingerprint_of(self.subscriber),
+            fingerprint=rows_fingerprint(self.subscriber),
         )
         return rebuild, shadow
 
@@ -171,18 +170,17 @@ class Target(NamedTuple):
 
     def kept(self) -> Rebuild | None:
         """Return the newest rebuild by this process's code that only lacks the swap."""
-        found = self.rebuilds().filter(state=State.BUILDING, fingerprint=fingerprint_of(self.subscriber))
+        found = self.rebuilds().filter(state=State.BUILDING, fingerprint=rows_fingerprint(self.subscriber))
         return found.exclude(positions={}).order_by("generation").last()
 
     def keep_with_this_code(self) -> None:
         """Record that the tables in use are as this process's code builds them."""
-        self._built_by().update(fingerprint=fingerprint_of(self.subscriber))
+        self._built_by().update(fingerprint=rows_fingerprint(self.subscriber))
 
     def is_of_other_code(self) -> bool:
-        """Return True if the code of the handlers has changed since the tables in use were built; False if that is not
-        known."""
+        """Return True if the handlers' code is known to have changed since the tables in use were built."""
         known = self._built_by().filter(fingerprint__isnull=False).values_list("fingerprint", flat=True)
-        return any(is_other_code(built_by or "", fingerprint_of(self.subscriber)) for built_by in known)
+        return any(is_other_code(built_by or "", rows_fingerprint(self.subscriber)) for built_by in known)
 
     def _built_by(self) -> models.QuerySet[Any]:
         """Return the rows with the fingerprint of the code that has built the tables in use: of a rebuild, or of the
@@ -195,8 +193,7 @@ class Target(NamedTuple):
         return changing(self.alias, self.key)
 
     def make_scratch(self, rebuild: Rebuild) -> Shadow:
-        """Make tables like those in use, which are dropped with the rebuild at the latest. Raises
-        `RebuildOvertaken`."""
+        """Make tables like those in use, to be dropped with the rebuild at the latest. Raises `RebuildOvertaken`."""
         scratch = self.shadow(-rebuild.generation)
         for left in left_over([scratch]):
             clear(left)
@@ -206,8 +203,7 @@ class Target(NamedTuple):
         return scratch
 
     def replaced(self, rebuild: Rebuild) -> Shadow:
-        """Return the tables that the rebuild has replaced, ready to be opened. Raises `RebuildOvertaken` if they are
-        gone."""
+        """Return the replaced tables, ready to be opened. Raises `RebuildOvertaken` if they are gone."""
         shadow = self.shadow(rebuild.replaces)
         with self._changing():
             self.locked(rebuild, State.SWAPPED)
@@ -220,8 +216,7 @@ class Target(NamedTuple):
             execute(self.alias, f"ANALYZE {quoted(shadow.schema, name)}", None)
 
     def _made(self, shadow: Shadow, *, is_bare: bool) -> dict[str, Table]:
-        """Make tables like those in use, `without_late` parts if ``is_bare``. Return the definitions of those in
-        use."""
+        """Make tables like those in use, without late parts if ``is_bare``. Return the definitions of those in use."""
         tables = describe(self.alias, self.tables)
         wanted = {name: without_late(table) if is_bare else table for name, table in tables.items()}
         shadow.make_schema()
@@ -248,8 +243,7 @@ class Target(NamedTuple):
         left.save(using=self.alias, update_fields=["state"])
 
     def locked(self, rebuild: Rebuild, state: str) -> Rebuild:
-        """Return the current record, locked until the transaction ends. Raises `RebuildOvertaken` if its state is
-        another one."""
+        """Return the record, locked in this transaction. Raises `RebuildOvertaken` if its state is another one."""
         found: Rebuild | None = self.rebuilds().select_for_update().filter(pk=rebuild.pk, state=state).first()
         if found is None:
             raise RebuildOvertaken(f"another rebuild of {self.name} has begun meanwhile: nothing is swapped")
@@ -279,15 +273,9 @@ def _generations(rebuilds: Iterable[Rebuild]) -> set[int]:
 
 
 def forget_rebuilds(alias: str, subscriber: str) -> None:
-    """Drop the tables and records of all rebuilds of a subscriber, except the tables in use. Not for use in a
-    transaction."""
+    """Drop the tables and records of a subscriber's rebuilds, but not those in use. Not for use in a transaction."""
     known = Rebuild.objects.using(alias).filter(subscriber=subscriber)
-    shadows = [
-        Shadow(subscriber, alias, left)
-        for generation, replaces in known.values_list("generation", "replaces")
-        for left in (generation, -generation, replaces)
-    ]
-    for shadow in left_over(shadows):
+    for shadow in left_over(Shadow(subscriber, alias, generation) for generation in _generations(known)):
         clear(shadow)
     known.delete()
     ProjectionGeneration.objects.using(alias).filter(subscriber=subscriber).delete()

@@ -56,7 +56,7 @@ def test_commands_are_sent_before_the_checkpoint_moves(harness: Harness, monkeyp
     processor = subscription.runner.processor
     monkeypatch.setattr(
         processor,
-        "_send",
+        "send",
         lambda commands: (seen.append(harness.checkpoint("following.kindness", "c")), send(commands)),
     )
     harness.deliver(subscription, harness.stored("c", Opened(owner="ann")))

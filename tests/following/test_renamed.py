@@ -16,15 +16,15 @@ from enode_django.checks import subscribers as subscriber_checks
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import event_handlers
 from enode_django.eventing import subscribers as declaring
+from enode_django.eventing.code import rows_fingerprint
 from enode_django.eventing.event_handlers import EventHandlerGroup
-from enode_django.eventing.projection_code import fingerprint_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.unowned import Unowned
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import DefinitionError
 from enode_django.history import reached
-from enode_django.management.owners import check_owners
+from enode_django.management.commands.runprocessors import check_owners
 from enode_django.models import Checkpoint, GenerationCheck, HandledRefusal, ParkedEvent, Subscription
 from enode_django.monitoring import Health
 from enode_django.monitoring.lags import ask_lags
@@ -168,7 +168,7 @@ def test_the_fingerprint_of_the_rows_is_that_of_before_the_rename(cls: type[Coun
     before, after = subscribers.instance(cls), renamed(cls)
     assert isinstance(before, CounterRows | Entries)
     assert isinstance(after, CounterRows | Entries)
-    assert fingerprint_of(after) == fingerprint_of(before)
+    assert rows_fingerprint(after) == rows_fingerprint(before)
 
 
 def test_how_far_the_aggregate_has_come_is_shown_by_the_new_name(harness: Harness) -> None:

@@ -18,7 +18,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.ids import new_id
 from enode_django.processors import statistics
 from enode_django.processors.measuring import BatchMeter, PullTimes, outcomes_of
-from enode_django.processors.statistics import Outcomes, Statistics, add_reports, without_momentary
+from enode_django.processors.statistics import OutcomeCounts, Statistics, add_reports, without_momentary
 from enode_django.serialization.crashes import CommandCrashed
 from sample_project.bank.domain import AccountIsClosed, Deposit
 
@@ -68,7 +68,7 @@ def test_outcomes_are_counted_as_their_senders_see_them() -> None:
             crash("crashed", "x", KeyError("k"), with_traceback=False, is_told=False),
         ),
     ]
-    assert outcomes_of(batch) == Outcomes(succeeded=2, unchanged=1, refused=2, failed=1, crashed=1)
+    assert outcomes_of(batch) == OutcomeCounts(succeeded=2, unchanged=1, refused=2, failed=1, crashed=1)
 
 
 def test_a_crash_that_is_stored_for_its_process_manager_counts_as_failed() -> None:
@@ -79,7 +79,7 @@ def test_a_crash_that_is_stored_for_its_process_manager_counts_as_failed() -> No
         for refusal in (CommandCrashed.of(command, KeyError("k"), sender="bank.transfers"), AccountIsClosed("closed"))
     ]
     finished = [Finished(envelope, record, None) for record in stored]
-    assert outcomes_of(finished) == Outcomes(succeeded=0, unchanged=0, refused=1, failed=1)
+    assert outcomes_of(finished) == OutcomeCounts(succeeded=0, unchanged=0, refused=1, failed=1)
 
 
 def test_a_command_was_pulled_when_the_pull_that_brought_it_returned() -> None:

@@ -13,7 +13,7 @@ from enode_django.equeue.histograms import SECONDS, Histogram
 from enode_django.exceptions import ConfigurationError
 from enode_django.monitoring.probes import METRICS, metrics_page
 from enode_django.monitoring.prometheus import exposition
-from enode_django.processors.statistics import Outcomes, Statistics
+from enode_django.processors.statistics import OutcomeCounts, Statistics
 from tests.docs.pages import DOCS
 
 ALERTS = DOCS / "deploy" / "prometheus-alerts.yml"
@@ -26,7 +26,7 @@ def figures() -> dict[str, Any]:
     statistics.gauges["cached_aggregates"] = lambda: 3
     statistics.gauges["unfinished"] = lambda: 4
     statistics.gauges["waiting_for_help"] = lambda: 1
-    statistics.count_batch(7, 1, Outcomes(3, 2, 2, 1, 1))
+    statistics.count_batch(7, 1, OutcomeCounts(3, 2, 2, 1, 1))
     statistics.count_published(6)
     statistics.measure(store_seconds=0.004, pulled_to_durable=0.02, sent_to_durable=700.0)
     statistics.set_subscriber('bank."Ledger"\\\n', 5, 1, 90.0)

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from psycopg.types.range import Range
 
 from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows
+from enode_django.eventing.read_models.compiled_rows import HANDLED
 from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
-from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.read_models.rows import RowTable
 from tests.integration.rowsapp.models import (
     Bare,

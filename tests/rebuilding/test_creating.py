@@ -11,7 +11,7 @@ from hypothesis import given as given_by
 from hypothesis import strategies as st
 
 from enode_django import DomainEvent, ModelProjection, handles
-from enode_django.eventing.projection_code import fingerprint_of
+from enode_django.eventing.code import rows_fingerprint
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.rebuilding.engine import InProcess
@@ -129,4 +129,4 @@ def test_which_handlers_create_rows_belongs_to_the_fingerprint_of_the_code() -> 
 
         return Rows
 
-    assert fingerprint_of(declared(True)()) != fingerprint_of(declared(False)())
+    assert rows_fingerprint(declared(True)()) != rows_fingerprint(declared(False)())

@@ -9,7 +9,7 @@ import pytest
 
 from enode_django import handles
 from enode_django.checks.subscribers import check_rebuilds
-from enode_django.eventing.projection_code import fingerprint_of
+from enode_django.eventing.code import rows_fingerprint
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ProjectionsDiffer
 from enode_django.models import ProjectionGeneration, Rebuild, Subscription
@@ -46,16 +46,16 @@ def changed() -> list[str]:
 
 
 def test_the_fingerprint_follows_the_code_of_handlers_and_of_what_they_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {fingerprint_of(instance(Balances)), fingerprint_of(instance(Postings))}
-    assert fingerprint_of(instance(Balances)) in seen
+    seen = {rows_fingerprint(instance(Balances)), rows_fingerprint(instance(Postings))}
+    assert rows_fingerprint(instance(Balances)) in seen
     redefine(monkeypatch, added_otherwise)
-    seen.add(fingerprint_of(instance(Balances)))
+    seen.add(rows_fingerprint(instance(Balances)))
     monkeypatch.setattr(Balance, "count_up", lambda row: None, raising=False)
-    assert fingerprint_of(instance(Balances)) in seen  # no handler calls the method
+    assert rows_fingerprint(instance(Balances)) in seen  # no handler calls the method
     redefine(monkeypatch, calling(lambda row: row.count_up()))
-    seen.add(fingerprint_of(instance(Balances)))
+    seen.add(rows_fingerprint(instance(Balances)))
     monkeypatch.setattr(Balance, "count_up", lambda row: row.count, raising=False)
-    seen.add(fingerprint_of(instance(Balances)))
+    seen.add(rows_fingerprint(instance(Balances)))
     assert len(seen) == 5
 
 
@@ -67,10 +67,10 @@ def calling(what: Callable[[Any], object]) -> Callable[..., None]:
 
 
 def test_djangos_own_code_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint_of(instance(Postings))
+    before = rows_fingerprint(instance(Postings))
     monkeypatch.setattr(type(Posting.objects), "create", lambda manager, **fields: None)
     monkeypatch.setattr(Posting.__mro__[1], "save", lambda row: None)
-    assert fingerprint_of(instance(Postings)) == before
+    assert rows_fingerprint(instance(Postings)) == before
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from django.db import connection, connections, transaction
 from enode_django import DomainEvent
 from enode_django.eventing import checkpoints, event_types, parking, unparking
 from enode_django.eventing.code import code_fingerprint
+from enode_django.eventing.event_processors import FIRST_AT_ONCE
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.projections import Projection
 from enode_django.eventing.registry import subscribers
@@ -23,11 +24,12 @@ from enode_django.jobs.progress import Report
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild, undo
 from enode_django.rebuilding.replaying import Replayed, replayer
+from enode_django.rebuilding.target import Target
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
 from tests.following.domain import Added, Closed
-from tests.following.harness import Harness
+from tests.following.harness import Harness, stream_of
 from tests.integration.store_sessions import database_alias
 from tests.rebuilding.conftest import schemas
 from tests.rebuilding.domain import Balance, Balances, Effects, Posting, Postings, Undeclared
@@ -156,6 +158,15 @@ class OnNewConnection(InProcess):
         postgres_types.get_citext_oids.cache_clear()
         with replayer(plan.shadow) as replaying:
             return replaying.replay(scan_records(Scan("beside", horizon=horizon, types=plan.types)))
+
+
+def test_the_batches_of_a_replay_grow_as_those_of_a_worker_do(postings: Harness) -> None:
+    target = Target.of(Postings.name)
+    record, shadow = target.begin()
+    with replayer(shadow) as replaying:
+        replaying.replay([stream_of("a", 1, [Added(amount=1)]), stream_of("b", 1, [Added(amount=1)])])
+        assert replaying.runner.processor.limit > FIRST_AT_ONCE
+    target.abandon(record)
 
 
 @BOTH

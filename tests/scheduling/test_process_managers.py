@@ -163,13 +163,13 @@ def test_a_deadline_is_not_set_if_a_command_of_the_same_event_cannot_be_sent(har
         raise MessageTooLarge("too large")
 
     following = Following(Haste)
-    following.processor._send = refuse
+    following.processor.send = refuse
     record = stream(1, CartFilled(fillings=1))
     following.store.append([record])
     with pytest.raises(MessageTooLarge):
         following.handle(record)
     assert deadlines() == []
-    following.processor._send = following.sent.extend
+    following.processor.send = following.sent.extend
     following.handle(record)
     assert (len(following.sent), len(deadlines())) == (1, 1)
 
@@ -201,11 +201,11 @@ def test_a_slow_worker_does_not_set_what_another_one_has_replaced_or_cancelled(h
     def send(commands: Any) -> None:
         other.handle(*records[:others])
 
-    slow.processor._send = send
+    slow.processor.send = send
     slow.handle(records[0])
     expected = [] if others == 3 else [("scheduling.reminding", "cart", "payment", others)]
     assert deadlines() == expected
-    slow.processor._send = slow.sent.extend
+    slow.processor.send = slow.sent.extend
     slow.handle(*records)
     assert deadlines() == []
 
@@ -242,7 +242,7 @@ def test_a_slow_worker_does_not_set_what_follows_from_a_refusal_again(harness: H
         assert deadlines() == [("scheduling.consoling", "cart", "payment", 7)]
         other.handle(records[1])
 
-    slow.processor._send = send
+    slow.processor.send = send
     slow.handle(refusal)
     assert deadlines() == []
 
@@ -255,7 +255,7 @@ def test_a_worker_that_comes_further_than_another_one_sets_its_deadlines(harness
     def send(commands: Any) -> None:
         other.handle(records[0])
 
-    fast.processor._send = send
+    fast.processor.send = send
     fast.handle(*records)
     assert deadlines() == [("scheduling.reminding", "cart", "payment", 2)]
 

@@ -13,6 +13,8 @@ from enode_django.eventing.read_models.column_types import Aware, Integer, Numer
 
 Normalise = Callable[[Any], None]
 
+HANDLED = "_enode_handled"
+"""An attribute of a row that was passed to a handler: its normalised values, empty at first."""
 NEVER_SEEN = object()
 """Stands for a normalised value that has to be normalised again."""
 
@@ -62,13 +64,13 @@ _STEP = """
 """
 
 
-def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing, alias: str) -> Normalise:
+def compiled(fields: Sequence[RowField], preparing: Preparing, alias: str) -> Normalise:
     """Return a function that changes the values of a row to those that it would have if it were stored in the database
     ``alias`` and loaded. It forgets related instances.
 
-    The row's attribute ``handled`` is empty, or has the values of all fields after the last call; `NEVER_SEEN` stands
-    for a value that has to be normalised again. The function stores the new values there. It raises
-    `OnlyDatabaseKnows`, and changes no value then. The first call makes the state of a row that of a stored one.
+    The row's attribute `HANDLED` gets the values of all fields, `NEVER_SEEN` for one that has to be normalised again.
+    The function raises `OnlyDatabaseKnows`, and changes no value then. The first call makes the state of a row that of
+    a stored one.
     """
     unseen = (NEVER_SEEN,) * len(fields)
 
@@ -88,7 +90,7 @@ def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing, ali
         seen=", ".join(f"s{n}" for n in range(len(fields))) or "*_",
         steps="".join(steps) or "pass",
         stores="; ".join(f"values[{field.name!r}] = v{n}" for n, field in enumerate(fields)) or "pass",
-        handled=handled,
+        handled=HANDLED,
         now_seen=", ".join(f"v{n}" if field.is_steady else "NEVER_SEEN" for n, field in enumerate(fields)) or "*()",
     )
     exec(text, known)  # noqa: S102  (names are quoted)

@@ -9,10 +9,10 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.event_keys import Keys
 from enode_django.eventing.pending import HandledEvent
+from enode_django.eventing.read_models.compiled_rows import HANDLED
 from enode_django.eventing.read_models.keyed_rows import KeyedRowTable, copied
 from enode_django.eventing.read_models.row_changes import row_after
 from enode_django.eventing.read_models.row_keys import Key, RowKeys
-from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.subscribers import Handler
 from enode_django.exceptions import DefinitionError, shown
 
@@ -28,8 +28,7 @@ class KeyedEvent(NamedTuple):
 def keyed_events(
     followed: Iterable[HandledEvent], key_of: Callable[[Any], Any], keys: RowKeys[Any]
 ) -> Iterator[KeyedEvent]:
-    """Yield the events that have a key; one with several `Keys` for each of these, once. Raises what ``key_of`` and
-    `RowKeys.canonical` raise."""
+    """Yield the events that have a key, once for each of several `Keys`. Raises what ``key_of`` and ``keys`` raise."""
     for event, handlers in followed:
         key = key_of(event)
         if key.__class__ is Keys:

@@ -15,7 +15,7 @@ from django.db.models.sql.where import WhereNode
 from django.db.transaction import atomic, set_rollback
 
 from enode_django.eventing import checkpoints
-from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, divided
+from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, divided, names_of
 from enode_django.eventing.read_models.row_keys import Field, Key, Row, RowKeys
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
@@ -51,18 +51,17 @@ class KeyedRowTable(RowKeys[Row]):
 
     def _write_statements(self, connection: BaseDatabaseWrapper) -> None:
         table = connection.ops.quote_name(self._model._meta.db_table)
-        keys = ", ".join(column.name for column in self._keys)
+        keys = names_of(self._keys)
         wanted = f"({keys}) IN (SELECT * FROM unnest({arrays(self._keys)}))"
         self._loading = RowLoading(self._model, self._alias, wanted, keys)
         self._known = f"SELECT {keys} FROM {table} WHERE {wanted}"
         self._delete = f"DELETE FROM {table} WHERE {wanted}"
-        names = ", ".join(column.name for column in self._columns)
-        self._insert = f"INSERT INTO {table} ({names})"
+        self._insert = f"INSERT INTO {table} ({names_of(self._columns)})"
         self._new = f"SELECT * FROM unnest({arrays(self._columns)})"
         written = [*self._keys, *self._changed]
         self._update = (
             f"UPDATE {table} AS known SET {', '.join(f'{one.name} = given.{one.name}' for one in self._changed)} "
-            f"FROM unnest({arrays(written)}) AS given ({', '.join(one.name for one in written)}) "
+            f"FROM unnest({arrays(written)}) AS given ({names_of(written)}) "
             f"WHERE {' AND '.join(f'known.{one.name} = given.{one.name}' for one in self._keys)}"
         )
 
@@ -116,8 +115,7 @@ class KeyedRowTable(RowKeys[Row]):
         insert_in_values(self._alias, self._insert, self._columns, others)
 
     def update(self, rows: Sequence[Row]) -> None:
-        """Update stored rows, which have different keys and are locked. Raises `ValueError` for an expression that
-        names a column."""
+        """Update stored, locked rows with different keys. Raises `ValueError` for an expression that names a column."""
         if not self._changed:
             return
         in_arrays, others = divided(rows, self._fits_arrays)
@@ -139,7 +137,7 @@ class KeyedRowTable(RowKeys[Row]):
 
     def _load(self, keys: Collection[Key]) -> dict[Key, Row]:
         found = self._execute(self._loading.statement, self._wanted(keys)).fetchall()
-        return {self.key_of(row): row for row in self._loading.rows(found, connections[self._alias])}
+        return {self.key_of(row): row for row in self._loading.rows(found)}
 
     def _wanted(self, keys: Collection[Key]) -> list[list[Any]]:
         """Return the keys as one array for each key field."""
@@ -185,8 +183,7 @@ def _within(part: object) -> Iterable[object]:
 
 
 def _names_column(part: object) -> bool:
-    """Return True for ``F("amount")`` and ``OuterRef("amount")``, and for a condition such as ``Q(amount=1)`` or
-    ``When(amount=1, …)``."""
+    """Return True for ``F("amount")`` and ``OuterRef("amount")``, and for a condition such as ``Q(amount=1)``."""
     return isinstance(part, models.F) or (
         isinstance(part, models.Q) and any(isinstance(child, tuple) for child in part.children)
     )

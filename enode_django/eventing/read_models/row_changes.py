@@ -7,7 +7,7 @@ from typing import Any
 
 from enode_django.eventing import checkpoints
 from enode_django.eventing.pending import HandledEvent
-from enode_django.eventing.read_models.row_normalising import HANDLED
+from enode_django.eventing.read_models.compiled_rows import HANDLED
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.subscribers import Handler
 from enode_django.exceptions import DefinitionError, shown

@@ -67,8 +67,7 @@ _ONLY_IF: dict[type[models.Field[Any, Any]], Callable[[Any], bool]] = {
     models.DecimalField: Decimal.is_finite,
     models.DateTimeField: is_aware,
 }
-"""A further condition for values that need no preparing. Preparing other values of these fields raises an error, or
-uses the default time zone."""
+"""A further condition for values that need no preparing. Preparing others raises, or uses the default time zone."""
 
 
 class Column:
@@ -136,9 +135,12 @@ def columns_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> Se
     return [Column(field, connection) for field in model._meta.concrete_fields if not field.generated]
 
 
+def names_of(columns: Sequence[Column]) -> str:
+    return ", ".join(column.name for column in columns)
+
+
 def arrays(columns: Sequence[Column]) -> str:
-    """Return the parameters of a statement that carry values of these columns in arrays. They are binary: as text they
-    take twice as long."""
+    """Return the parameters for these columns in arrays. They are binary: as text they take twice as long."""
     return ", ".join(f"%b::{column.array}[]" for column in columns)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, has_expressions, quoted
+from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, has_expressions, names_of, quoted
 from enode_django.eventing.read_models.row_statements import execute_for_rows
 
 _VALUED = (models.Field, models.DateField, models.DateTimeField, models.TimeField, models.FileField)
@@ -39,8 +39,7 @@ class RowInserts:
 
 
 class _Table:
-    """The table of a model whose values go into arrays. ``key`` is the name of the automatic key; None if it has
-    none."""
+    """A table whose values go into arrays. ``key`` is the name of the automatic key; None if it has none."""
 
     def __init__(
         self, model: type[models.Model], key: str | None, columns: Sequence[Column], connection: BaseDatabaseWrapper
@@ -48,10 +47,10 @@ class _Table:
         self._key = key
         self._columns = columns
         self._relations: list[Any] = [column.field for column in columns if column.field.is_relation]
-        names = ", ".join(column.name for column in columns)
         returning = f" RETURNING {quoted(model._meta.pk, connection)}" if key else ""
         table = connection.ops.quote_name(model._meta.db_table)
-        self._statement = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({arrays(columns)}){returning}"
+        names, values = names_of(columns), arrays(columns)
+        self._statement = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({values}){returning}"
 
     def takes(self, rows: Sequence[models.Model]) -> bool:
         """Return False for rows that Django has to prepare: with expressions, with related objects, which may be

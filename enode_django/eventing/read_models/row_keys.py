@@ -54,8 +54,7 @@ class RowKeys(Generic[Row]):
 
 
 def _canonical(field: Field, connection: BaseDatabaseWrapper) -> Callable[[Any], Any]:
-    """Return a function that converts a value to the one that a loaded row has. A value that the column refuses stays
-    as it is."""
+    """Return a function that converts a value to that of a loaded row, unless the column refuses it."""
     by_column: Stored = stored_by(field.db_type(connection) or "", connection) or (lambda value: value)
 
     def convert(given: Any) -> Any:

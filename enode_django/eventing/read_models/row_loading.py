@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from django.db import connections, models
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import Query
 
 Row = TypeVar("Row", bound=models.Model)
@@ -15,8 +14,7 @@ Row = TypeVar("Row", bound=models.Model)
 class RowLoading(Generic[Row]):
     """Loads rows as Django's own queries do, without the managers of the model.
 
-    ``statement`` selects and locks the rows that meet ``condition``, SQL that may have parameters, in the order of the
-    columns ``order``.
+    ``statement`` selects and locks the rows that meet the SQL ``condition``, in the order of the columns ``order``.
     """
 
     def __init__(self, model: type[Row], alias: str, condition: str, order: str) -> None:
@@ -39,8 +37,8 @@ class RowLoading(Generic[Row]):
             for converter in [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
         ]
 
-    def rows(self, found: Iterable[Sequence[Any]], connection: BaseDatabaseWrapper) -> Iterator[Row]:
-        from_db, alias, names = self._model.from_db, self._alias, self._names
+    def rows(self, found: Iterable[Sequence[Any]]) -> Iterator[Row]:
+        from_db, alias, names, connection = self._model.from_db, self._alias, self._names, connections[self._alias]
         for values in found:
             if self._converters:
                 converted = list(values)

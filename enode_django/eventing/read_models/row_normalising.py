@@ -14,11 +14,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import DatabaseDefault
 
 from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, Stored, json_stored, stored_by
-from enode_django.eventing.read_models.compiled_rows import NEVER_SEEN, Normalise, Preparing, RowField, compiled
+from enode_django.eventing.read_models.compiled_rows import (
+    HANDLED,
+    NEVER_SEEN,
+    Normalise,
+    Preparing,
+    RowField,
+    compiled,
+)
 from enode_django.eventing.read_models.row_columns import Column, has_own_placeholder, is_set_when_saved
-
-HANDLED = "_enode_handled"
-"""An attribute of a row that was passed to a handler: its normalised values, empty at first."""
 
 
 class RowNormaliser:
@@ -35,25 +39,20 @@ class RowNormaliser:
         self._not_taken = {"_state", *(field.attname for field in model._meta.concrete_fields if field.name in kept)}
         written = [field for field in fields if not field.generated]
         self._fields = [_row_field(field, connection) for field in written]
-        self._unseen = (NEVER_SEEN,) * len(written)
         self._set_when_saved = [field for field in written if is_set_when_saved(field)]
         self._is_always_loaded = len(written) < len(fields) or not _is_made_of_fields(model)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
         self._alias = connection.alias
-        self.normalise_in_memory = compiled(self._fields, HANDLED, self._preparing(), self._alias)
+        # A row that has only its attributes needs no preparing, unless there is something to do for every row.
+        length = None if self._set_when_saved or self._is_always_loaded else len(self._attributes)
+        self.normalise_in_memory = compiled(self._fields, Preparing(length, self._prepare, _unknown), self._alias)
         """Normalise a row like `normalise`. Raises `OnlyDatabaseKnows` where that returns False."""
-
-    def _preparing(self) -> Preparing:
-        """A row that has only its attributes needs no preparing, unless there is something to do for every row."""
-        kept = None if self._set_when_saved or self._is_always_loaded else len(self._attributes)
-        return Preparing(kept, self._prepare, _unknown)
 
     def normalise(self, row: models.Model, *, partly: bool = False) -> bool:
         """Give the row the values that it would have if it were stored and loaded. If only the database knows one of
         them, return False; then no value is changed, or with ``partly`` all others are.
 
-        A generated column is such a value. Anything that the model's own ``from_db`` or ``__init__`` adds to a row is
-        forgotten.
+        A generated column is such a value. What the model's own ``from_db`` or ``__init__`` adds is forgotten.
         """
         try:
             self.normalise_in_memory(row)
@@ -66,7 +65,7 @@ class RowNormaliser:
 
     def _normalise_partly(self, values: dict[str, Any]) -> None:
         """Change the values that are known without the database."""
-        seen = list(values[HANDLED] or self._unseen)
+        seen = list(values[HANDLED] or [NEVER_SEEN] * len(self._fields))
         for number, (field, normalise) in enumerate(self._one_by_one):
             if values[field.name] is not seen[number]:
                 alone = SimpleNamespace(**{field.name: values[field.name], HANDLED: ()}, _state=SimpleNamespace())
@@ -78,7 +77,7 @@ class RowNormaliser:
 
     @cached_property
     def _one_by_one(self) -> Sequence[tuple[RowField, Normalise]]:
-        return [(field, compiled([field], HANDLED, _PREPARED, self._alias)) for field in self._fields]
+        return [(field, compiled([field], _PREPARED, self._alias)) for field in self._fields]
 
     def _prepare(self, row: models.Model) -> None:
         """Set the fields that saving a row sets; delete the attributes that a loaded row does not have. Raises

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import psycopg
-from django.db import connections, models
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError, atomic, set_rollback
 
 from enode_django.databases import healthy_connection, in_transaction
-from enode_django.eventing.read_models.row_columns import arrays, columns_of, divided, has_expressions, quoted
-from enode_django.eventing.read_models.row_loading import RowLoading
+from enode_django.eventing.read_models.row_columns import arrays, columns_of, divided, has_expressions, names_of, quoted
+from enode_django.eventing.read_models.row_loading import Row, RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.read_models.row_statements import execute_for_rows, insert_in_values
-
-Row = TypeVar("Row", bound=models.Model)
 
 _by_id = attrgetter("aggregate_root_id")
 
@@ -57,7 +55,7 @@ class RowTable(Generic[Row]):
             f"DELETE FROM {table} AS known USING unnest(%b::text[], %b::bigint[]) AS gone (id, version) "
             f"WHERE known.{id} = gone.id AND known.{version} < gone.version"
         )
-        self._insert = f"INSERT INTO {table} AS known ({', '.join(column.name for column in self._columns)})"
+        self._insert = f"INSERT INTO {table} AS known ({names_of(self._columns)})"
         self._new = f"SELECT * FROM unnest({arrays(self._columns)})"
         self._replace = self._update_statement(adding=False)
         behind = f"WHERE known.{version} < EXCLUDED.{version}"
@@ -82,7 +80,7 @@ class RowTable(Generic[Row]):
         return self._execute(self._loading.statement, (list(ids),))
 
     def rows_in(self, found: Iterable[Sequence[Any]]) -> dict[str, Row]:
-        return {_by_id(row): row for row in self._loading.rows(found, connections[self._alias])}
+        return {_by_id(row): row for row in self._loading.rows(found)}
 
     def versions(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the versions of the rows that exist, without loading or locking them."""
@@ -125,8 +123,7 @@ class RowTable(Generic[Row]):
             return
         connection = self._connection()
         values = [column.values(rows, connection) for column in self._columns]
-        names = ", ".join(column.name for column in self._columns)
-        statement = f"COPY {self._table} ({names}) FROM STDIN (FORMAT BINARY)"
+        statement = f"COPY {self._table} ({names_of(self._columns)}) FROM STDIN (FORMAT BINARY)"
         cursor = psycopg.Cursor[Any](connection.connection)
         with connection.wrap_database_errors, cursor, cursor.copy(statement) as copy:
             copy.set_types([column.array or "" for column in self._columns])

@@ -69,10 +69,9 @@ class Command(PrintableCommand):
 
     def _plan(self, name: str) -> None:
         target = plan(name)
-        rows = {table: described.schema for table, described in target.described().items()}
         self.stdout.write(f"{name} can be rebuilt; build {target.generation()} is in use")
-        for table, schema in rows.items():
-            self.stdout.write(f"  {schema}.{table}")
+        for table, used in target.described().items():
+            self.stdout.write(f"  {used.schema}.{table}")
         self.stdout.write(f"from aggregates of {', '.join(target.types()) or 'no type that is known here'}")
 
     def _drop(self, name: str) -> None:

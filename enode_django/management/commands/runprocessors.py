@@ -22,7 +22,9 @@ from enode_django.conf import conf
 from enode_django.conf.groups import POSTGRES, REDIS_STREAMS, Conf
 from enode_django.databases import migrate_command
 from enode_django.equeue.transport import Transport
+from enode_django.eventing.unowned import possible_databases, unowned_in
 from enode_django.eventstore.shard_map import ShardMap
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, remedy
 from enode_django.exceptions import (
     ConfigurationError,
     QueueError,
@@ -33,7 +35,6 @@ from enode_django.exceptions import (
 from enode_django.management.observing import add_port, listening, observed_processors
 from enode_django.management.output import PrintableCommand
 from enode_django.management.own_broker import check_would_be_found
-from enode_django.management.owners import check_owners
 from enode_django.management.systems import check_linux
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
 from enode_django.processes.children import STOP_SIGNALS, Children, receive_signals, stop_signals_blocked
@@ -253,8 +254,7 @@ class Command(PrintableCommand):
             connections.close_all()
 
     def _check_shards(self, current: Conf) -> None:
-        """Check the event store's databases and ownership. If there are several, one may be away: only its aggregates
-        wait."""
+        """Check the databases and ownership of the event store. One of several may be away: its aggregates wait."""
         aliases = current.EVENT_STORE.DATABASES
         for alias in aliases:
             try:
@@ -305,6 +305,17 @@ def _roles(chosen: str) -> list[Role]:
     if chosen == Role.EVENT:
         raise CommandError(NOTHING_TO_FOLLOW)
     return [Role.COMMAND]
+
+
+def check_owners() -> None:
+    """Raise `CommandError` if a stored subscription has no subscriber in the code, and is not kept. A subscriber that
+    was renamed without an alias would handle everything again under its new name."""
+    try:
+        found = unowned_in(possible_databases())
+    except DATABASE_ERRORS as error:
+        raise CommandError(f"stored subscriptions cannot be read: {error}{remedy(error)}") from error
+    if refused := [one.text for one in found if one.kept_since is None]:
+        raise CommandError("\n".join(refused))
 
 
 def _exit_at_a_signal() -> None:

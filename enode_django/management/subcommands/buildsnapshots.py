@@ -88,7 +88,7 @@ class Command(PrintableCommand):
                 if one.aggregate_root_id not in failed:
                     failed.add(one.aggregate_root_id)
                     self.stderr.write(f"{one.aggregate_root_type} {one.aggregate_root_id!r}: {one.failure}")
-            elif what != "due" or one.aggregate_root_id not in seen:
+            elif one.aggregate_root_id not in seen:
                 if what == "due":
                     seen.add(one.aggregate_root_id)
                 made[one.aggregate_root_type] += 1

@@ -16,9 +16,8 @@ from django.db import connection, models
 
 from enode_django import Command, ModelProjection, MultiProjection, ProcessManager, handles, starts
 from enode_django.eventing import subscribers
-from enode_django.eventing.code import code_fingerprint
+from enode_django.eventing.code import code_fingerprint, rows_fingerprint
 from enode_django.eventing.multi_projections import key_fields
-from enode_django.eventing.projection_code import fingerprint_of
 from enode_django.eventing.read_models.row_keys import RowKeys
 from enode_django.exceptions import DefinitionError
 from enode_django.models import ReadModel
@@ -218,7 +217,7 @@ def test_only_a_multi_projection_takes_several_keys() -> None:
 def test_other_keys_are_other_code() -> None:
     def of(key: Callable[[Any], Any], option: str = "key") -> set[str]:
         projection = declared(CustomerTotal, **{option: key})()
-        return {fingerprint_of(projection), code_fingerprint(projection)}
+        return {rows_fingerprint(projection), code_fingerprint(projection)}
 
     one = of(lambda event: event.customer)
     assert one.isdisjoint(of(lambda event: event.customer.upper()))
