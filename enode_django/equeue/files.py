@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from enode_django.equeue.hosts import host_name
 from enode_django.exceptions import ConfigurationError, DirectoryInUse, QueueFull, StorageFailed
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -152,7 +152,7 @@ class DirectoryLock:
             ) from error
         with suppress(OSError):  # the name is for people; a full disk may have no room for it
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+            os.pwrite(self._descriptor, f"process {os.getpid()} on {host_name()}".encode(), 0)
 
     def release(self) -> None:
         os.close(self._descriptor)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import mmh3
 
+from enode_django.equeue.hosts import host_name
 from enode_django.equeue.messages import Route, SendResult
 from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
 from enode_django.equeue.transport import ROOM_AROUND, Transport, with_reserve
@@ -189,7 +189,7 @@ class Producer:
             self._transport.create_topic(topic, self._queues)
             route = self._transport.route(topic)
         with suppress(QueueError):  # only for people: an older broker does not know this request
-            self._transport.announce(topic, f"{socket.gethostname()}-{os.getpid()}")
+            self._transport.announce(topic, f"{host_name()}-{os.getpid()}")
         return route
 
 

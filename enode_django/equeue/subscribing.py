@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import time
 import uuid
@@ -26,6 +25,7 @@ from enode_django.equeue.consumer.subscription import Limits, Mode, Order, Subsc
 from enode_django.equeue.consumer.timers import Timers
 from enode_django.equeue.consumer.topic_consumer import TopicConsumer
 from enode_django.equeue.consumer.worklist import Worklist
+from enode_django.equeue.hosts import host_name
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
 from enode_django.equeue.threads import Threads
@@ -92,7 +92,7 @@ class Consumer:
     ) -> None:
         if threads < 1:
             raise ValueError(f"a consumer needs at least one thread, got {threads!r}")
-        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.name = f"{host_name()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._transport = transport
         self._group = group
         self._retries = retry_topic(group)

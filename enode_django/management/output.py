@@ -34,17 +34,20 @@ class PrintableOutput(OutputWrapper):
     """Escapes unprintable characters, except line breaks and tabs, and those that the output cannot encode. A style has
     to be given to `write`: it consists of escape sequences, which would be escaped in the text.
 
-    When the reader of a pipe has ended, such as `head`, the rest is dropped: the command does its work nevertheless.
+    When the reader of a pipe has ended, such as `head`, the rest is dropped: the command does its work nevertheless. So
+    it is with ``out`` None, which is what Python has for an output that was closed when the process started.
     """
 
     def __init__(self, out: Any) -> None:
         super().__init__(out)
-        self.has_reader = True
+        self.has_reader = out is not None
         self._file = out
 
     def write(  # type: ignore[override]
         self, msg: str = "", style_func: Any = None, ending: str | None = None
     ) -> None:
+        if self._file is None:
+            return
         with self._dropped_without_reader():
             super().write(self._encodable(printable(msg, keep=_LAYOUT)), style_func, ending)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import Any
 from django.db import router
 from django.db.models.functions import Now
 
+from enode_django.equeue.hosts import host_name
 from enode_django.models import ProcessorReport
 from enode_django.processors.watch import Watch
 
@@ -42,7 +42,7 @@ class ReportWriter:
         alias = router.db_for_write(ProcessorReport)
         ProcessorReport.objects.using(alias).create(
             supervisor=self._supervisor,
-            host=socket.gethostname()[:255],
+            host=host_name()[:255],
             pid=os.getpid(),
             started_at=Now() - timedelta(seconds=time.monotonic() - self._began),
             ended=ended,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -416,6 +417,15 @@ def test_a_limit_of_open_files_is_named_where_it_is_met(tmp_path: Path) -> None:
     send(store, 0, b"x" * 9_000)
     with no_free_descriptor(), pytest.raises(StorageFailed, match=r"ulimit -n.*LimitNOFILE"):
         send(store, 0, b"x" * 9_000)
+    store.abandon()
+
+
+def test_a_broker_holds_its_directory_whatever_its_host_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "h\udcff")
+    store, _ = opened(tmp_path)
+    assert (tmp_path / "lock").read_bytes().endswith(rb" on h\xff")
     store.abandon()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -37,6 +38,12 @@ def test_reports_are_written_and_the_last_one_says_so() -> None:
     assert first.supervisor == last.supervisor == "enode-a"
     assert timedelta(0) <= first.reported_at - first.started_at < timedelta(seconds=20)
     assert abs(last.started_at - first.started_at) < timedelta(seconds=20), "a slow connection may lie between"
+
+
+def test_a_host_whose_name_is_not_utf_8_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "h\udcff")
+    ReportWriter("enode-a", lambda: {"finished": 1}, interval=RARELY, retention=60.0).stop()
+    assert {report.host for report in ProcessorReport.objects.all()} == {r"h\xff"}
 
 
 def test_reports_older_than_the_retention_are_deleted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tempfile
 from importlib import import_module
 from pkgutil import iter_modules
@@ -116,6 +117,17 @@ def test_a_command_whose_output_nobody_reads_any_more_does_its_work_and_keeps_it
 
 def test_the_list_of_sub_commands_may_have_no_reader() -> None:
     assert without_reader("manage.py", "enode") == (0, "")
+
+
+def test_a_command_with_closed_outputs_does_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after ``>&- 2>&-``: Python sets an output to None if its file descriptor is closed."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    call_command(Tells())
+    call_command(Enode())
+    with pytest.raises(SystemExit) as end:
+        Degraded().run_from_argv(["manage.py", "degraded"])
+    assert end.value.code == 1
 
 
 class Gone(io.StringIO):

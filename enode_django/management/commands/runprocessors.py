@@ -104,7 +104,7 @@ class Command(PrintableCommand):
                 atexit.register(children.close)  # by then the supervising thread starts no more children
             else:
                 stack.callback(children.close)
-            broker = stack.enter_context(self._broker(children, verbosity)) if hosts else None
+            broker = stack.enter_context(self._broker(stack, children, verbosity)) if hosts else None
             if reload:
                 look: Callable[[], None] = broker.look if broker is not None else lambda: None
                 options.update(children=children, broker=None, verbosity=verbosity)
@@ -122,17 +122,16 @@ class Command(PrintableCommand):
             check_would_be_found(conf(), transport)
 
     @contextmanager
-    def _broker(self, children: Children, verbosity: int) -> Iterator[BrokerProcess]:
-        with ExitStack() as stack:
-            with stop_signals_blocked():  # a broker that was started is stopped, whatever comes
-                broker = BrokerProcess(conf(), children, verbosity=verbosity)
-                stack.callback(broker.stop)
-                _exit_at_a_signal()
-            try:
-                self.stdout.write(f"the broker listens on {broker.wait_ready()}")
-                yield broker
-            except (ConfigurationError, TransportUnavailable) as error:
-                raise CommandError(str(error)) from error
+    def _broker(self, stack: ExitStack, children: Children, verbosity: int) -> Iterator[BrokerProcess]:
+        with stop_signals_blocked():  # a broker that was started is stopped, whatever comes
+            broker = BrokerProcess(conf(), children, verbosity=verbosity)
+            stack.callback(broker.stop)  # the caller's: a signal may come before it has entered this context
+            _exit_at_a_signal()
+        try:
+            self.stdout.write(f"the broker listens on {broker.wait_ready()}")
+            yield broker
+        except (ConfigurationError, TransportUnavailable) as error:
+            raise CommandError(str(error)) from error
 
     def supervise(
         self,

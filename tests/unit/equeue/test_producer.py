@@ -112,6 +112,16 @@ def test_process_is_announced_when_it_asks_where_to_send(transport: MemoryTransp
     assert announced == [("orders", f"{socket.gethostname()}-{os.getpid()}")] * 2
 
 
+def test_process_is_announced_by_a_name_that_can_be_encoded_whatever_its_host_is_called(
+    transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "h\udcff\u0436")  # as of the bytes b"h\xff\xd0\xb6"
+    announced = []
+    transport.announce = lambda topic, name: announced.append(name.encode())  # type: ignore[method-assign]
+    Producer(transport, queues=1).send("orders", "key", b"x")
+    assert announced == [f"h\\xff\u0436-{os.getpid()}".encode()]
+
+
 class KnowsNoProducers(MemoryTransport):
     def announce(self, topic: str, producer: str) -> None:
         raise QueueError("the broker knows no request 'announce'; is it older than its client?")
