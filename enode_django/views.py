@@ -135,6 +135,7 @@ class CommandView(AccessMixin, FormBase):
     # -- the outcome ----------------------------------------------------------------------------------------------
 
     def form_valid(self, form: CommandForm) -> HttpResponse:
+        self._check_success_url()
         try:
             self.result = form.execute(wait_for=self.wait_for, timeout=self.timeout)
         except CommandTimeout as late:
@@ -144,6 +145,16 @@ class CommandView(AccessMixin, FormBase):
         if self.result is None:
             return self.command_failed(form)
         return self.command_parked(form, self.result) if self.result.parked else self.command_done(form, self.result)
+
+    def _check_success_url(self) -> None:
+        """Raise before the command takes effect: Django misses the address after that."""
+        own = type(self)
+        finds_another = own.command_done is not CommandView.command_done
+        if not (self.success_url or finds_another or own.get_success_url is not CommandView.get_success_url):
+            raise ImproperlyConfigured(
+                f"{own.__qualname__} has no address to go to after its command, which was not sent; set success_url, or "
+                "override get_success_url() or command_done()"
+            )
 
     def command_done(self, form: CommandForm, result: CommandResult) -> HttpResponse:
         return HttpResponseRedirect(self.get_success_url())

@@ -86,6 +86,15 @@ def test_a_page_without_a_command_says_so() -> None:
         answer(Page)
 
 
+def test_a_page_that_leads_nowhere_says_so_before_its_command_takes_effect(bus: InlineCommandBus) -> None:
+    class Nowhere(TakePage):
+        success_url = None
+
+    with pytest.raises(ImproperlyConfigured, match="Nowhere has no address to go to after its command"):
+        answer(Nowhere, {"coins": "3"}, aggregate_root_id="jar")
+    assert len(bus.results) == 1  # of the fixture
+
+
 def test_an_error_of_the_code_is_told_as_one_without_its_text(bus: InlineCommandBus) -> None:
     broken = answer(TakePage, {"coins": "1"}, query="?who=bug", aggregate_root_id="jar")
     assert broken.status_code == 500
