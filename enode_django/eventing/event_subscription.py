@@ -36,7 +36,7 @@ from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import follows
 from enode_django.eventing.unknown_types import is_passed_over
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import MalformedMessage, shown
+from enode_django.exceptions import MalformedMessage, Retry, shown
 from enode_django.signals import aggregate_parked
 from enode_django.telemetry import steplog
 

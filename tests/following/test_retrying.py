@@ -17,7 +17,7 @@ from enode_django.eventing.parked_retries import LOOK_AGAIN
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retry_decisions import LONGEST_ASIDE, SHORTEST_PAUSE, RetryPolicy
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.exceptions import DefinitionError, EventKilledWorker
+from enode_django.exceptions import DefinitionError, EventKilledWorker, Retry
 from enode_django.models import ParkedEvent
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness
@@ -90,10 +90,11 @@ def test_an_outage_that_many_aggregates_meet_is_logged_with_one_traceback_a_minu
         behaviour.error, behaviour.failing[id] = error, 1
         harness.deliver(subscription, harness.stored(id, Added(amount=1)))
     harness.clock.now += TRACEBACK_INTERVAL
-    behaviour.error, behaviour.failing["f"] = ConnectionError, 1
-    harness.deliver(subscription, harness.stored("f", Added(amount=1)))
+    for error, id in ((ConnectionError, "f"), (Retry, "g")):
+        behaviour.error, behaviour.failing[id] = error, 1
+        harness.deliver(subscription, harness.stored(id, Added(amount=1)))
     logged = [record for record in caplog.records if record.name == "enode_django.subscribers"]
-    assert [bool(record.exc_info) for record in logged] == [True, False, True, True, True, True]
+    assert [bool(record.exc_info) for record in logged] == [True, False, True, True, True, True, False]
 
 
 def test_an_outage_of_minutes_is_waited_for_where_neither_queue_nor_memory_is_held(
