@@ -152,8 +152,8 @@ class CommandView(AccessMixin, FormBase):
         finds_another = own.command_done is not CommandView.command_done
         if not (self.success_url or finds_another or own.get_success_url is not CommandView.get_success_url):
             raise ImproperlyConfigured(
-                f"{own.__qualname__} has no address to go to after its command, which was not sent; set success_url, or "
-                "override get_success_url() or command_done()"
+                f"{own.__qualname__} has no address to go to after its command, which was not sent; set success_url, "
+                "or override get_success_url() or command_done()"
             )
 
     def command_done(self, form: CommandForm, result: CommandResult) -> HttpResponse:

@@ -296,7 +296,10 @@ class EventSubscription:
         logger.warning(told, who, where, id, tries, failure.text, exc_info=first, extra=_extra(who, id))
 
     def _has_news(self, error: BaseException) -> bool:
-        """Return False for an error that passes if such a one's traceback was just logged: an outage meets many."""
+        """Return False for an error that passes if the traceback of such a one was just logged: an outage of another
+        server meets many aggregates. A `Retry` without a cause is no error, but what the handler asks for."""
+        if isinstance(error, Retry) and error.__cause__ is None:
+            return False
         if not self.policy.passes(error):
             return True
         now, kind = self._clock(), type(error)
