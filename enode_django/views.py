@@ -149,8 +149,8 @@ class CommandView(AccessMixin, FormBase):
     def _check_success_url(self) -> None:
         """Raise before the command takes effect: Django misses the address after that."""
         own = type(self)
-        finds_another = own.command_done is not CommandView.command_done
-        if not (self.success_url or finds_another or own.get_success_url is not CommandView.get_success_url):
+        has_own_way = own.get_success_url is not CommandView.get_success_url
+        if not (self.success_url or has_own_way or own.command_done is not CommandView.command_done):
             raise ImproperlyConfigured(
                 f"{own.__qualname__} has no address to go to after its command, which was not sent; set success_url, "
                 "or override get_success_url() or command_done()"

@@ -17,7 +17,7 @@ from enode_django.eventing.parked_retries import LOOK_AGAIN
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retry_decisions import LONGEST_ASIDE, SHORTEST_PAUSE, RetryPolicy
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.exceptions import DefinitionError, EventKilledWorker, Retry
+from enode_django.exceptions import DefinitionError, EventKilledWorker
 from enode_django.models import ParkedEvent
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness
