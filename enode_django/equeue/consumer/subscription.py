@@ -1,4 +1,4 @@
-"""What a consumer consumes and how: its topics, mode and limits."""
+"""The settings of a consumer: its topics, mode, order and limits."""
 
 from __future__ import annotations
 
