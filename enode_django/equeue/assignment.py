@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -13,10 +15,24 @@ logger = logging.getLogger("enode_django.equeue")
 _NOTHING: Mapping[str, frozenset[int]] = MappingProxyType({})
 
 Allocate = Callable[[Sequence[int], Sequence[str], Mapping[str, frozenset[int]]], Mapping[str, Collection[int]]]
-"""Divides queues among the members of a group. It gets the queues and the members, both sorted, and the queues that
-each member shall own so far (which may name queues and members that are gone); it returns the queues that each shall
-own from now on. Every queue goes to one member; a member that is left out gets none. The broker or any member calls it
-whenever members or queues change, so it must not block, and should depend on its arguments alone."""
+"""Divides queues among the members of a group. It gets the queues as `rotated` orders them, the members sorted by name,
+and the queues that each member shall own so far (which may name queues and members that are gone); it returns the
+queues that each shall own from now on. Every queue goes to one member; a member that is left out gets none. The broker
+or any member calls it whenever members or queues change, so it must not block, and should depend on its arguments
+alone."""
+
+
+def rotated(queues: Collection[int], group: str) -> list[int]:
+    """Return the queues in ascending order, from one on that depends on the name of the group; after the last one comes
+    the first. With the same workers in several groups, the groups of a queue then have different workers: the threads
+    of one process take turns, those of several processes do not.
+
+        >>> rotated(range(4), "ledger"), rotated(range(4), "invoices")
+        ([0, 1, 2, 3], [1, 2, 3, 0])
+    """
+    ordered = sorted(queues)
+    first = zlib.crc32(group.encode()) % max(1, len(ordered))
+    return ordered[first:] + ordered[:first]
 
 
 def divide(
@@ -24,9 +40,10 @@ def divide(
 ) -> dict[str, frozenset[int]]:
     """Share queues among workers: each queue has one worker, and no worker has two queues more than another.
 
-    Among these divisions it returns one that takes the fewest queues from their owners in ``current``. The result does
-    not depend on the order of ``queues`` or ``workers``. Queues and workers of ``current`` that are gone are ignored;
-    a queue with two owners stays with the first by name. Without workers the result is empty.
+    Among these divisions it returns one that takes the fewest queues from their owners in ``current``; an owner keeps
+    those that come first in ``queues``. The order of ``workers`` does not matter. Queues and workers of ``current``
+    that are gone are ignored; a queue with two owners stays with the first by name. Without workers the result is
+    empty.
 
     Seven queues, then a third worker, then the first one gone::
 
@@ -43,26 +60,18 @@ def divide(
     names = sorted(set(workers))
     if not names:
         return {}
-    free = set(queues)
-    kept: dict[str, list[int]] = {}
-    for name in names:
-        kept[name] = sorted(free & current.get(name, frozenset()))
-        free.difference_update(kept[name])
-    room = _room(len(set(queues)), names, kept)
-    for name in names:
-        free.update(kept[name][room[name] :])
-        del kept[name][room[name] :]
-    waiting = sorted(free, reverse=True)
-    for name in names:
-        while len(kept[name]) < room[name]:
-            kept[name].append(waiting.pop())
-    return {name: frozenset(kept[name]) for name in names}
+    owners = {queue: name for name in reversed(names) for queue in current.get(name, ())}
+    held = {name: [queue for queue in queues if owners.get(queue) == name] for name in names}
+    room = _room(len(queues), names, held)
+    kept = {name: held[name][: room[name]] for name in names}
+    free = iter([queue for queue in queues if queue not in set().union(*kept.values())])
+    return {name: frozenset([*kept[name], *islice(free, room[name] - len(kept[name]))]) for name in names}
 
 
-def _room(queues: int, names: Sequence[str], kept: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def _room(queues: int, names: Sequence[str], held: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Return the number of queues of each worker. The remainder goes to those with the most, so that fewer move."""
     share, odd = divmod(queues, len(names))
-    by_holding = sorted(names, key=lambda name: -len(kept[name]))
+    by_holding = sorted(names, key=lambda name: -len(held[name]))
     return {name: share + (place < odd) for place, name in enumerate(by_holding)}
 
 

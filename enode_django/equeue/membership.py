@@ -7,7 +7,7 @@ really owns: the old owner drains a queue first, the new one waits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from enode_django.equeue.assignment import Allocate, allocated, divide
@@ -27,22 +27,22 @@ class Group:
 
 
 def joined(
-    group: Group, member: str, *, now: float, session: float, queues: Collection[int], allocate: Allocate = divide
+    group: Group, member: str, *, now: float, session: float, queues: Sequence[int], allocate: Allocate = divide
 ) -> Group:
     """Return the group after a member has joined or renewed its session."""
     return _divided(replace(group, sessions={**group.sessions, member: now + session}), now, queues, allocate)
 
 
-def left(group: Group, member: str, *, now: float, queues: Collection[int], allocate: Allocate = divide) -> Group:
+def left(group: Group, member: str, *, now: float, queues: Sequence[int], allocate: Allocate = divide) -> Group:
     """Return the group without a member. The others learn of their queues when they join again."""
     sessions = {name: until for name, until in group.sessions.items() if name != member}
     return _divided(replace(group, sessions=sessions), now, queues, allocate)
 
 
-def _divided(group: Group, now: float, queues: Collection[int], allocate: Allocate) -> Group:
+def _divided(group: Group, now: float, queues: Sequence[int], allocate: Allocate) -> Group:
     sessions = {name: until for name, until in group.sessions.items() if until > now}
     divided: set[int] = set().union(*group.division.values())
     if sessions.keys() == group.division.keys() and (divided == set(queues) or not sessions):
         return replace(group, sessions=sessions)
-    division = allocated(allocate, sorted(queues), sorted(sessions), group.division)
+    division = allocated(allocate, queues, sorted(sessions), group.division)
     return Group(group.generation + 1, sessions, division)

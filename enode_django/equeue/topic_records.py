@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from enode_django.equeue.assignment import rotated
 from enode_django.equeue.membership import Group
 from enode_django.equeue.messages import Commit, GroupState, QueueOwnership, QueueState, Route
 from enode_django.equeue.receipts import Receipts
@@ -118,11 +119,11 @@ class Topic:
         return Route(self.version, tuple(q for q in range(self.queues) if q not in self.hidden_from_producers))
 
     def given(self, group: str) -> list[int]:
-        """Return the queues that are assigned to the members of a group: none while it is paused."""
+        """Return the queues that are assigned to the members of a group, `rotated`: none while it is paused."""
         record = self.groups.get(group)
         if record is not None and record.paused:
             return []
-        return [queue for queue in range(self.queues) if queue not in self.hidden_from_consumers]
+        return rotated(set(range(self.queues)) - self.hidden_from_consumers, group)
 
     def shown(self, bounds: Bounds) -> dict[int, QueueState]:
         return {

@@ -85,7 +85,7 @@ def dividing(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
     @contextmanager
     def broker(allocate: Allocate) -> Iterator[Transport]:
-        path = f"{PATH}.{allocate.__name__}"  # type: ignore[attr-defined]
+        path = f"{allocate.__module__}.{allocate.__name__}"  # type: ignore[attr-defined]
         with (
             RunningBroker(tmp_path / "data", allocate=path, patience_of_leases=0.1) as running,
             closing(running.transport()) as transport,
@@ -104,11 +104,11 @@ def dividing(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return {"memory": memory, "broker": broker, "redis": redis_streams}[request.param]
 
 
-def owned(transport: Transport, *members: str) -> list[frozenset[int]]:
+def owned(transport: Transport, *members: str, group: str = "g") -> list[frozenset[int]]:
     """Let the members join. Return the queues that each shall own when all have joined."""
     for member in members:
-        transport.join("g", "t", member, 300.0)
-    return [frozenset(transport.join("g", "t", member, 300.0).queues) for member in members]
+        transport.join(group, "t", member, 300.0)
+    return [frozenset(transport.join(group, "t", member, 300.0).queues) for member in members]
 
 
 def test_every_transport_divides_as_it_is_told(dividing: Open) -> None:
@@ -120,6 +120,16 @@ def test_every_transport_divides_as_it_is_told(dividing: Open) -> None:
         transport.bury("g", "t", "b")
         transport.add_queues("t", 5, unordered=True)
         assert owned(transport, "c") == [frozenset(range(5))]
+
+
+def test_a_queue_has_other_workers_in_another_group(dividing: Open) -> None:
+    """One busy queue then occupies several processes, instead of several threads that wait for each other in one."""
+    with dividing(divide) as transport:
+        transport.create_topic("t", 4)
+        assert owned(transport, "a", "b", group="ledger") == [{0, 1}, {2, 3}]
+        assert owned(transport, "a", "b", group="invoices") == [{1, 2}, {3, 0}]
+        transport.leave("invoices", "t", "a")
+        assert owned(transport, "b", "c", group="invoices") == [{1, 2}, {3, 0}]
 
 
 def test_every_transport_goes_on_evenly_after_nonsense(dividing: Open) -> None:

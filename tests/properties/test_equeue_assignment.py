@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enode_django.equeue import assignment
-from enode_django.equeue.assignment import divide
+from enode_django.equeue.assignment import divide, rotated
 
 QUEUES = st.lists(st.integers(0, 40), unique=True, max_size=24)
 WORKERS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
@@ -60,11 +60,27 @@ def test_dividing_again_changes_nothing(
 
 
 @given(st.data(), QUEUES, WORKERS, divisions())
-def test_order_of_queues_and_workers_does_not_matter(
+def test_order_of_workers_does_not_matter(
     data: st.DataObject, queues: list[int], workers: list[str], current: dict[str, frozenset[int]]
 ) -> None:
-    shuffled = divide(data.draw(st.permutations(queues)), data.draw(st.permutations(workers)), current)
+    shuffled = divide(queues, data.draw(st.permutations(workers)), current)
     assert shuffled == divide(queues, workers, current)
+
+
+@given(QUEUES, WORKERS.filter(bool), divisions())
+def test_a_worker_keeps_the_first_of_its_queues(
+    queues: list[int], workers: list[str], current: dict[str, frozenset[int]]
+) -> None:
+    for worker, share in divide(queues, workers, current).items():
+        held = [queue for queue in queues if queue in current.get(worker, ())]
+        assert share & set(held) == set(held[: len(share)])
+
+
+@given(QUEUES, st.text())
+def test_rotated_queues_ascend_from_one_of_them_on(queues: list[int], group: str) -> None:
+    order = rotated(queues, group)
+    start = order.index(min(order)) if order else 0
+    assert order[start:] + order[:start] == sorted(queues)
 
 
 @given(QUEUES, WORKERS.filter(bool))

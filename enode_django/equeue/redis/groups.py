@@ -6,12 +6,12 @@ not fit the members makes a new one, by compare-and-set.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgpack
 
-from enode_django.equeue.assignment import Allocate
+from enode_django.equeue.assignment import Allocate, rotated
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import GroupState, Membership, QueueOwnership
 from enode_django.equeue.redis.batches import milliseconds, parse_queues
@@ -119,7 +119,7 @@ class RedisGroups:
 
     def _members(
         self, action: str, group: str, topic: str, member: str, session: float = 0.0
-    ) -> tuple[float, Collection[int], bytes, Group]:
+    ) -> tuple[float, Sequence[int], bytes, Group]:
         """Return the server's time, the queues to divide, the stored division, and the group that it decodes to."""
         keys = (self._keys.topic(topic), self._keys.groups(topic), self._keys.group(topic, group))
         answer = self._connection.run(MEMBERS, keys, (action, group, member, milliseconds(session)))
@@ -130,7 +130,7 @@ class RedisGroups:
         sessions = {name.decode(): until / 1000 for name, until in zip(members[::2], members[1::2], strict=True)}
         generation, shares = msgpack.unpackb(division) if division else (0, {})
         known = Group(generation, sessions, {name: frozenset(queues) for name, queues in shares.items()})
-        return now / 1000, set(range(count)) - parse_queues(hidden), division, known
+        return now / 1000, rotated(set(range(count)) - parse_queues(hidden), group), division, known
 
     def _divided(self, group: str, topic: str, before: Group, after: Group, division: bytes) -> bool:
         """Return True if ``after`` is the stored division; False if another process has divided meanwhile."""
