@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
+from enode_django.exceptions import EnodeError, StoreUnavailable, UnusableSnapshot
 from enode_django.repository import policy
 from enode_django.repository.fingerprint import fingerprint_of
 from enode_django.repository.state import ReadSnapshot, read_snapshot
@@ -106,7 +106,7 @@ def class_of(stored: Snapshot) -> type[AggregateRoot] | None:
         if not policy.is_on(cls):
             return None
         fingerprint = fingerprint_of(cls)
-    except (UnknownMessageType, EnodeError):
+    except EnodeError:
         return None
     if fingerprint == stored.fingerprint:
         return cls
