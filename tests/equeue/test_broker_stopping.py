@@ -12,7 +12,7 @@ import pytest
 from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backup import Backups
+from enode_django.equeue.broker.backups import Backups
 from enode_django.equeue.broker.checkpoint import PendingCheckpoint
 from enode_django.equeue.broker.flusher import Action
 from enode_django.equeue.broker.handlers import Handlers

@@ -13,7 +13,7 @@ from typing import Any
 from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backup import Backups
+from enode_django.equeue.broker.backups import Backups
 from enode_django.equeue.broker.checkpoints import Checkpoints
 from enode_django.equeue.broker.deleter import Deleter
 from enode_django.equeue.broker.flusher import Action, Flusher
