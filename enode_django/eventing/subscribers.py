@@ -157,11 +157,10 @@ class Subscriber:
         return known
 
     def _enode_can_follow(self, aggregate_root_type: str) -> bool:
-        try:
-            applied = applied_events(types.class_of(AggregateRoot, aggregate_root_type))
-        except UnknownMessageType:
+        cls = types.find(AggregateRoot, aggregate_root_type)
+        if cls is None:
             return True
-        return any(_overlap(event, followed) for event in applied for followed in self._enode_followed())
+        return any(_overlap(event, followed) for event in applied_events(cls) for followed in self._enode_followed())
 
     def _enode_for_replay(self) -> Subscriber | None:
         """Return the part of the subscriber that takes part in replays, or None if it has none."""
