@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,15 +48,13 @@ class _Pulled(NamedTuple):
 _pulled: Callable[[Iterable[Any]], _Pulled] = partial(tuple.__new__, _Pulled)  # takes a third of the time
 
 
+@dataclass(slots=True)
 class _Delayed:
     """A command of an unknown type, and the later ones for the same aggregate."""
 
-    __slots__ = ("attempts", "due", "waiting")
-
-    def __init__(self, first: _Pulled, due: float) -> None:
-        self.waiting: deque[_Pulled] = deque([first])
-        self.attempts = 1
-        self.due = due
+    waiting: deque[_Pulled]
+    due: float
+    attempts: int
 
 
 class Intake:
@@ -184,8 +183,7 @@ class Intake:
         delay = self._delays[attempts]
         place = _place(one.window, one.offset)
         logger.warning("%s: %s; trying again in %.1f s", place, error, delay, extra=_extra(one.wire))
-        delayed = self._delayed[one.wire.aggregate_root_id] = _Delayed(one, self._clock() + delay)
-        delayed.attempts = attempts + 1
+        self._delayed[one.wire.aggregate_root_id] = _Delayed(deque([one]), self._clock() + delay, attempts + 1)
 
     def _envelope(
         self, one: _Pulled, command: Command | None, failed: EnodeError | None = None, suspect: bool = False
