@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from django import forms
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.db import InterfaceError, OperationalError
 from django.http import Http404
 
 from enode_django.admin import links, stream_list
 from enode_django.admin.causation_picture import Box, Picture, picture_of
 from enode_django.admin.stream_contents import Summary, summary_of_row
-from enode_django.admin.users import user_names
 from enode_django.admin.values import Line, lines_of, path_text, text_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.limits import holds
@@ -52,6 +54,20 @@ def with_user_names(timeline: Sequence[TimelineRow]) -> Sequence[TimelineRow]:
         else row
         for row in timeline
     ]
+
+
+def user_names(keys: Iterable[str]) -> Mapping[str, str]:
+    """Return the names of those users that exist, by primary key as text. Other systems may have written any text."""
+    model: Any = get_user_model()
+    known = [key for text in keys if (key := _key(model, text)) is not None]
+    return {str(key): user.get_username() for key, user in model._default_manager.in_bulk(known).items()}
+
+
+def _key(model: Any, text: str) -> Any:
+    """Return the text as a primary key; None if it is not one."""
+    with suppress(ValidationError):
+        return model._meta.pk.clean(text, None) if text and "\0" not in text else None
+    return None
 
 
 class ShownState(NamedTuple):

@@ -100,9 +100,8 @@ def subscriber_anchor(name: str) -> str:
     return f"subscriber-{slugify(name.replace('.', '-'))}"
 
 
-def topic_url(name: str, group: str = "") -> str:
-    fragment = group_anchor(group) if group else None
-    return reverse("admin:enode_django_topic_change", args=[quote(name)], fragment=fragment)
+def group_url(topic: str, group: str) -> str:
+    return reverse("admin:enode_django_topic_change", args=[quote(topic)], fragment=group_anchor(group))
 
 
 def group_anchor(group: str) -> str:

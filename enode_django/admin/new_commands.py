@@ -124,7 +124,7 @@ def new_command(
     )
 
 
-def command_names(*, with_internal: bool = False) -> list[str]:
+def command_names(*, with_internal: bool) -> list[str]:
     """Return the sorted names, not aliases, of the commands that this process has a handler for. Internal commands are
     left out by default."""
     classes = {name: types.class_of(Command, name) for name in types.names_of(Command)}

@@ -155,14 +155,14 @@ class ScheduledCommandAdmin(WaitingCommands, WithSubscriber, ModelAdmin):
     @admin.action(description="Fire now", permissions=["settle"])
     @confirmed(title="Fire commands now", button="Fire", last="That cannot be undone.")
     def fire(self, request: HttpRequest, chosen: Rows) -> None:
-        from enode_django.operating.scheduling import fire_in
+        from enode_django.operating.outbox import fire_in
 
         self.settle(request, chosen, "fire", "given to the relay", fire_in)
 
     @admin.action(description="Cancel for good", permissions=["settle"])
     @confirmed(title="Cancel commands", button="Cancel them", last="That cannot be undone.")
     def cancel(self, request: HttpRequest, chosen: Rows) -> None:
-        from enode_django.operating.scheduling import cancel_in
+        from enode_django.operating.outbox import cancel_in
 
         self.settle(request, chosen, "cancel", "cancelled", cancel_in)
 

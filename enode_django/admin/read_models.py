@@ -11,8 +11,8 @@ from django.core.checks import CheckMessage, Warning
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 
+from enode_django.admin.linking import STREAMS
 from enode_django.admin.showing import Estimated, ModelAdmin, ReadOnly, is_storable
-from enode_django.admin.streams import VIEW
 from enode_django.models import EventStream
 
 
@@ -78,7 +78,7 @@ class ReadModelAdmin(ReadOnly, ModelAdmin):
 
     def _links(self, request: HttpRequest) -> tuple[str, ...]:
         is_followed = self.aggregate_field is not None and self.admin_site.is_registered(EventStream)
-        return ("aggregate_link",) if is_followed and request.user.has_perm(VIEW) else ()
+        return ("aggregate_link",) if is_followed and request.user.has_perm(STREAMS) else ()
 
     def _address_of(self, row: Any) -> str:
         from enode_django.admin.links import aggregate_url  # see the package

@@ -14,10 +14,10 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 
+from enode_django.admin.linking import STREAMS
 from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, ReadOnly, on_demand, page_at, rendered
 from enode_django.models import EventStream
 
-VIEW = "enode_django.view_eventstream"
 PAGES, LIVE = "enode_django.admin.stream_pages", "enode_django.admin.live_tail"
 
 
@@ -33,7 +33,7 @@ class EventStreamAdmin(ReadOnly, ModelAdmin):
     feed_view = on_demand(f"{LIVE}.feed")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(request.user.has_perm(VIEW))
+        return bool(request.user.has_perm(STREAMS))
 
     def get_urls(self) -> list[URLPattern]:
         return [

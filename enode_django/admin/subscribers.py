@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 
 from enode_django.admin.databases import within
-from enode_django.admin.linking import list_url, may_open, subscriber_anchor, topic_url
+from enode_django.admin.linking import group_url, list_url, may_open, subscriber_anchor
 from enode_django.admin.showing import ModelAdmin, ReadOnly, page_at, rendered
 from enode_django.conf import conf
 from enode_django.exceptions import EnodeError
@@ -77,7 +77,7 @@ def _row(subscriber: Following, lag: Lag, may_see_parked: bool, may_see_topics: 
     if lag.parked and may_see_parked:
         url = within(subscriber.database, list_url("parkedevent", subscriber=key_of(subscriber)))
     group = (
-        topic_url(conf().SUBSCRIBERS.TOPIC, key_of(subscriber)) if may_see_topics and lag.waiting is not None else ""
+        group_url(conf().SUBSCRIBERS.TOPIC, key_of(subscriber)) if may_see_topics and lag.waiting is not None else ""
     )
     return Row(_kind(subscriber), subscriber.database, lag, url, subscriber_anchor(subscriber.name), group)
 

@@ -78,7 +78,7 @@ def _with_queue(view: View) -> View:
 def topics_page(
     admin: TopicAdmin, request: HttpRequest, transport: Transport, extra_context: Any = None
 ) -> HttpResponse:
-    rows = [_Row(info, transport) for info in administration.list_topics(transport)]
+    rows = [_row(info, transport) for info in administration.list_topics(transport)]
     letters = list(_letter_counts(transport))
     return admin.page(request, "topics", "Topics and queues", rows=rows, letters=letters, queue=_described(transport))
 
@@ -130,7 +130,7 @@ def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, 
     if group is None:
         raise Http404(f"topic {topic!r} holds no dead letters")
     found = dead_letters.dead_letters(transport, group)
-    letters = [_Letter(letter) for letter in islice(found, LETTERS + 1)]
+    letters = [_letter(letter) for letter in islice(found, LETTERS + 1)]
     return admin.page(
         request,
         "letters",
@@ -234,31 +234,33 @@ def _group(info: administration.GroupInfo, request: HttpRequest) -> Mapping[str,
     return {**info._asdict(), "unowned": unowned, "url": url, "anchor": group_anchor(info.group)}
 
 
-class _Row:
-    """A topic in the list, with its groups as (name, number of members, backlog)."""
+def _row(info: administration.TopicInfo, transport: Transport) -> Mapping[str, Any]:
+    """Return what the list shows of a topic, with its groups as (name, number of members, backlog)."""
+    return {
+        "topic": info.topic,
+        "url": reverse(PAGE, args=[quote(info.topic)]),
+        "queues": len(info.queues),
+        "hidden": sum(not (state.to_producers and state.to_consumers) for state in info.queues.values()),
+        "messages": info.messages,
+        "producers": len(transport.producers(info.topic)),
+        "groups": [
+            (group.group, len(group.members), group.backlog)
+            for group in administration.list_groups(transport, [info.topic])
+        ],
+    }
 
-    def __init__(self, info: administration.TopicInfo, transport: Transport) -> None:
-        groups = administration.list_groups(transport, [info.topic])
-        self.producers = len(transport.producers(info.topic))
-        self.topic = info.topic
-        self.url = reverse(PAGE, args=[quote(info.topic)])
-        self.queues = len(info.queues)
-        self.hidden = sum(not (state.to_producers and state.to_consumers) for state in info.queues.values())
-        self.messages = info.messages
-        self.groups = [(group.group, len(group.members), group.backlog) for group in groups]
 
-
-class _Letter:
-    """A dead letter without its body. ``error`` may quote the body, ``error_type`` does not."""
-
-    def __init__(self, letter: DeadLetter) -> None:
-        failed = letter.failed
-        self.offset = letter.offset
-        self.message = failed.message if failed else None
-        self.error = failed.error if failed else STRANGE
-        self.error_type = type_of_error(failed.error) if failed else STRANGE
-        self.failed_at = _moment(failed.failed_at) if failed else None
-        self.size = len(letter.body)
+def _letter(letter: DeadLetter) -> Mapping[str, Any]:
+    """Return what the page shows of a dead letter: not its body. ``error`` may quote it, ``error_type`` does not."""
+    failed = letter.failed
+    return {
+        "offset": letter.offset,
+        "message": failed.message if failed else None,
+        "error": failed.error if failed else STRANGE,
+        "error_type": type_of_error(failed.error) if failed else STRANGE,
+        "failed_at": _moment(failed.failed_at) if failed else None,
+        "size": len(letter.body),
+    }
 
 
 def _described(transport: Transport) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from enode_django.api.streams import Places, read_cursor, read_feed, read_in_pie
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.prefixes import with_prefix
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.exceptions import EnodeError, HistoryTooLong, StoreError, UnknownMessageType, shown
+from enode_django.exceptions import EnodeError, HistoryTooLong, StoreError, shown
 from enode_django.history.states import MOST_REPLAYED, loaded
 from enode_django.runtime import make_store
 from enode_django.serialization.json_text import json_value
@@ -65,20 +65,14 @@ def _found(store: EventStore, type_name: str, typed: str) -> tuple[str, int]:
 
 
 def _completed(type_name: str, typed: str) -> str:
-    try:
-        return with_prefix(types.class_of(AggregateRoot, type_name), typed)
-    except UnknownMessageType:
-        return typed
+    cls = types.find(AggregateRoot, type_name)
+    return typed if cls is None else with_prefix(cls, typed)
 
 
 def _is_of(stored: str, asked: str) -> bool:
     """Return True if both names are of the same class. The stored name may be an alias by now."""
-    if stored == asked:
-        return True
-    try:
-        return types.class_of(AggregateRoot, stored) is types.class_of(AggregateRoot, asked)
-    except UnknownMessageType:
-        return False
+    cls = types.find(AggregateRoot, stored)
+    return stored == asked or (cls is not None and cls is types.find(AggregateRoot, asked))
 
 
 def unknown(type_name: str, id: str) -> Problem:

@@ -136,7 +136,32 @@ class CommandBus(Protocol):
     def close(self) -> None: ...
 
 
-class QueueCommandBus:
+class WritesCommands:
+    """The part of a bus that writes commands to the tables of a database, from which they are sent later."""
+
+    def write_to_outbox(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        crash_handler: CrashHandler = nobody,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        outbox.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
+
+    def schedule(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        due: Due,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        scheduling.insert(alias, outbox_rows(commands, nobody, expected_versions), due)
+
+    def cancel(self, alias: str, command_id: str) -> bool:
+        return scheduling.cancel(alias, command_id)
+
+
+class QueueCommandBus(WritesCommands):
     """The bus that sends commands to a queue. Thread-safe.
 
     After a connection is lost while sending, it is unknown whether the queue has the commands. They are sent again, up
@@ -165,27 +190,6 @@ class QueueCommandBus:
         full queue takes them from its reserve: those events are not finished until the commands are sent."""
         encoded = [(command, encode_metadata(metadata)) for command, metadata in commands]
         self._send(encoded, lambda command: crashes_address(crash_handler(command)), self._forwarding)
-
-    def write_to_outbox(
-        self,
-        alias: str,
-        commands: Sequence[tuple[Command, Metadata]],
-        crash_handler: CrashHandler = nobody,
-        expected_versions: Sequence[int | None] = (),
-    ) -> None:
-        outbox.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
-
-    def schedule(
-        self,
-        alias: str,
-        commands: Sequence[tuple[Command, Metadata]],
-        due: Due,
-        expected_versions: Sequence[int | None] = (),
-    ) -> None:
-        scheduling.insert(alias, outbox_rows(commands, nobody, expected_versions), due)
-
-    def cancel(self, alias: str, command_id: str) -> bool:
-        return scheduling.cancel(alias, command_id)
 
     def _send(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -80,14 +81,12 @@ def postponed(envelope: Envelope, epoch: int, due: float, result: CommandResult 
     return Postponed(DecisionKind.POSTPONED, envelope.aggregate_root_id, epoch, envelope, None, None, result, due=due)
 
 
+@dataclass(slots=True)
 class _Waiting:
     """The commands of one aggregate, in order. The first one has failed, and is handled again when it is ``due``."""
 
-    __slots__ = ("due", "envelopes")
-
-    def __init__(self, envelopes: Iterable[Envelope], due: float) -> None:
-        self.envelopes = deque(envelopes)
-        self.due = due
+    envelopes: deque[Envelope]
+    due: float
 
 
 class PostponedCommands:
@@ -142,7 +141,7 @@ class PostponedCommands:
 
     def begin(self, envelope: Envelope, due: float) -> None:
         """Let the first command of an aggregate wait."""
-        self.waiting[envelope.aggregate_root_id] = _Waiting((envelope,), due)
+        self.waiting[envelope.aggregate_root_id] = _Waiting(deque([envelope]), due)
         self._earliest = min(self._earliest, due)
 
     def add(self, envelope: Envelope) -> None:
@@ -176,7 +175,7 @@ class PostponedCommands:
             if len(ours) < len(waiting.envelopes):
                 del self.waiting[id]
                 if ours:
-                    self.waiting[id] = _Waiting(ours, waiting.due)
+                    self.waiting[id] = _Waiting(deque(ours), waiting.due)
 
     def _still_ours(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
         ours = []

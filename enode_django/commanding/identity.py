@@ -17,6 +17,7 @@ from typing import Any
 
 from enode_django.bus.results import Crash, crash
 from enode_django.commanding.decisions import STORED, Decision, Envelope
+from enode_django.commanding.outcomes import ids_of
 from enode_django.domain.declarations import plain_of, schema_of
 from enode_django.domain.messages import Command
 from enode_django.eventstore.base import CommandKey, StreamRecord
@@ -102,7 +103,7 @@ def conflict_with_content(envelope: Envelope, known: str) -> Crash | None:
         return None  # the digests are of different schemas
     if _is_derived(envelope):
         text = "command %s %r comes again with other fields: its process manager must yield the same for the same event"
-        logger.warning(text, envelope.type_name, envelope.id, extra=_extra(envelope))
+        logger.warning(text, envelope.type_name, envelope.id, extra=ids_of(envelope))
         return None
     return _conflict(envelope, f"a {known_name} with other fields")
 
@@ -118,7 +119,7 @@ def conflict_with_row(envelope: Envelope, stored: StreamRecord) -> Crash | None:
             return None
     except UnknownMessageType:
         text = "command %s %r is stored as %s, which is unknown here: it is taken for the same one"
-        logger.warning(text, name, envelope.id, other, extra=_extra(envelope))
+        logger.warning(text, name, envelope.id, other, extra=ids_of(envelope))
         return None
     return _conflict(envelope, f"a {other}")
 
@@ -141,9 +142,5 @@ def _conflict(envelope: Envelope, other: str) -> Crash:
     error = CommandIdReused(
         f"the id {id!r} stands for {other} on {root!r} already; send this {envelope.type_name} with an id of its own"
     )
-    logger.error("command %s: %s", envelope.type_name, error, extra=_extra(envelope))
+    logger.error("command %s: %s", envelope.type_name, error, extra=ids_of(envelope))
     return replace(crash(id, root, error, with_traceback=False, is_told=bool(envelope.reply_to)), is_conflict=True)
-
-
-def _extra(envelope: Envelope) -> dict[str, str]:
-    return {"command_id": envelope.id, "aggregate_root_id": envelope.aggregate_root_id}

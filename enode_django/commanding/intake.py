@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from enode_django.bus.addresses import crash_handler_in
 from enode_django.commanding.decisions import Envelope, Finished
 from enode_django.commanding.identity import conflict_with_content
 from enode_django.commanding.mailbox_router import MailboxRouter
-from enode_django.commanding.outcomes import failed
+from enode_django.commanding.outcomes import failed, ids_of
 from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
@@ -47,15 +48,13 @@ class _Pulled(NamedTuple):
 _pulled: Callable[[Iterable[Any]], _Pulled] = partial(tuple.__new__, _Pulled)  # takes a third of the time
 
 
+@dataclass(slots=True)
 class _Delayed:
     """A command of an unknown type, and the later ones for the same aggregate."""
 
-    __slots__ = ("attempts", "due", "waiting")
-
-    def __init__(self, first: _Pulled, due: float) -> None:
-        self.waiting: deque[_Pulled] = deque([first])
-        self.attempts = 1
-        self.due = due
+    waiting: deque[_Pulled]
+    due: float
+    attempts: int
 
 
 class Intake:
@@ -177,15 +176,14 @@ class Intake:
             else:
                 received.commands.append(self._envelope(one, command, suspect=deaths > 0))
                 return
-        logger.error("%s: %s", _place(one.window, one.offset), error, extra=_extra(one.wire))
+        logger.error("%s: %s", _place(one.window, one.offset), error, extra=ids_of(one.wire))
         received.commands.append(self._envelope(one, None, failed=error))
 
     def _delay(self, one: _Pulled, error: UnknownMessageType, attempts: int) -> None:
         delay = self._delays[attempts]
         place = _place(one.window, one.offset)
-        logger.warning("%s: %s; trying again in %.1f s", place, error, delay, extra=_extra(one.wire))
-        delayed = self._delayed[one.wire.aggregate_root_id] = _Delayed(one, self._clock() + delay)
-        delayed.attempts = attempts + 1
+        logger.warning("%s: %s; trying again in %.1f s", place, error, delay, extra=ids_of(one.wire))
+        self._delayed[one.wire.aggregate_root_id] = _Delayed(deque([one]), self._clock() + delay, attempts + 1)
 
     def _envelope(
         self, one: _Pulled, command: Command | None, failed: EnodeError | None = None, suspect: bool = False
@@ -220,10 +218,6 @@ class Intake:
             id, aggregate_root_id, "", None, failed=error, reply_to=reply_to, window=window, offset=offset, body=body
         )
         return Finished(envelope, None, failed(envelope, error))
-
-
-def _extra(wire: WireCommand) -> dict[str, str]:
-    return {"command_id": wire.id, "aggregate_root_id": wire.aggregate_root_id}
 
 
 def _place(window: OffsetWindow, offset: int) -> str:

@@ -21,7 +21,7 @@ from enode_django.exceptions import (
     EnodeError,
     MessageTooLarge,
 )
-from enode_django.serialization.codec import encode_refusal, encode_stream
+from enode_django.serialization.codec import WireCommand, encode_refusal, encode_stream
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
@@ -45,15 +45,16 @@ def failed(envelope: Envelope, error: BaseException) -> CommandResult:
     return crash(envelope.id, envelope.aggregate_root_id, error, with_traceback=is_kept, is_told=is_told)
 
 
+def ids_of(command: Envelope | WireCommand) -> dict[str, str]:
+    """Return the ids of a command as attributes of a log record."""
+    return {"command_id": command.id, "aggregate_root_id": command.aggregate_root_id}
+
+
 def log_mistake(envelope: Envelope, result: CommandResult) -> None:
     """Log a mistake of the sender. Called when the verdict counts: the handler of a repeat may find the same mistake,
     but the repeat gets its stored answer."""
     if result.error_type in NAMES_OF_SENDERS_ERRORS:
-        extra = {
-            "command_id": envelope.id,
-            "aggregate_root_id": envelope.aggregate_root_id,
-            "correlation_id": steplog.flow_id_of(envelope.metadata, envelope.id),
-        }
+        extra = {**ids_of(envelope), "correlation_id": steplog.flow_id_of(envelope.metadata, envelope.id)}
         logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, result.error_message, extra=extra)
 
 

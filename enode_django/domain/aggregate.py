@@ -123,8 +123,8 @@ class AggregateRoot(Readable, Declared):
     _enode_read_only = False
     _enode_unique: ClassVar[tuple[Unique, ...]] = ()
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    @classmethod
+    def _enode_complete(cls) -> None:
         for name, value in list(vars(cls).items()):
             if isinstance(value, dataclasses.Field) and value.default is not dataclasses.MISSING:
                 setattr(cls, name, value.default)

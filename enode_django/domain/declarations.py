@@ -34,7 +34,12 @@ class Declared:
         check_aliases(cls.__qualname__, cls.__dict__.get("aliases", ()))
         _check_schema_version(cls)
         cls._enode_schema = None
+        super(cls, cls)._enode_complete()  # type: ignore[misc]  # it is for subclasses of its class
         _declared.append(cls)
+
+    @classmethod
+    def _enode_complete(cls) -> None:
+        """Complete a subclass. If this raises, it is not declared."""
 
 
 def schema_of(cls: type[Declared]) -> Schema:

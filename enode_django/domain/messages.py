@@ -31,8 +31,8 @@ class Message(Declared):
     _enode_settings: ClassVar[frozenset[str]] = frozenset({"schema_version"})
     schema_version: ClassVar[int] = 1
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    @classmethod
+    def _enode_complete(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:

@@ -24,8 +24,8 @@ class BaseProjection(Subscriber):
     volatile: ClassVar[Sequence[str]] = ()
     indexes_after_load: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    @classmethod
+    def _enode_complete(cls) -> None:
         if cls.start != BEGINNING:
             raise DefinitionError(f"{cls.__qualname__} has start = {cls.start!r}; half a past makes no projection")
 
@@ -46,8 +46,9 @@ class RowProjection(BaseProjection, Generic[Row]):
     model: ClassVar[type[models.Model]]
     indexes_after_load: ClassVar[bool] = True
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    @classmethod
+    def _enode_complete(cls) -> None:
+        super()._enode_complete()
         _take_model(cls)
         if not is_declared(cls):
             return

@@ -15,13 +15,18 @@ from psycopg import Cursor
 
 from enode_django.databases import execute
 from enode_django.eventstore.positions import Position
+from enode_django.scheduling.rows import TABLE as SCHEDULED
 
 CHECKPOINT = "enode_django_checkpoint"
 SUBSCRIPTION = "enode_django_subscription"
+PARKED = "enode_django_parkedevent"
+GENERATION_CHECK = "enode_django_generationcheck"
+PROCESS_STATE = "enode_django_processstate"
+PROJECTION_GENERATION = "enode_django_projectiongeneration"
 _REFUSAL = "enode_django_handledrefusal"
 
 # A rebuilt projection has another generation of tables, and checkpoints of its own.
-_GENERATION = "coalesce((SELECT generation FROM enode_django_projectiongeneration WHERE subscriber = %s), 0)"
+_GENERATION = f"coalesce((SELECT generation FROM {PROJECTION_GENERATION} WHERE subscriber = %s), 0)"
 OF_SUBSCRIBER = f"subscriber = %s AND generation = {_GENERATION}"
 
 # Arrays are binary: as text they take twice as long to write.
@@ -102,15 +107,7 @@ _REFUSALS_FORGET = f"""
     WHERE subscriber = %s AND aggregate_root_id = key.root AND command_id = key.command
 """
 
-_TABLES = (
-    CHECKPOINT,
-    SUBSCRIPTION,
-    _REFUSAL,
-    "enode_django_parkedevent",
-    "enode_django_generationcheck",
-    "enode_django_processstate",
-    "enode_django_scheduledcommand",
-)
+_TABLES = (CHECKPOINT, SUBSCRIPTION, _REFUSAL, PARKED, GENERATION_CHECK, PROCESS_STATE, SCHEDULED)
 # Scheduled commands that are not deadlines have an empty subscriber.
 _FORGET_ALL = "DELETE FROM {} WHERE subscriber = %s AND subscriber <> ''"
 

@@ -60,4 +60,4 @@ def recall(alias: str, subscriber: Subscriber) -> bool:
 
 
 def _unknown(kind: type[Kind], names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name for name in names if not types.knows(kind, name))
+    return frozenset(name for name in names if types.find(kind, name) is None)

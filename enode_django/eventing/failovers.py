@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 from psycopg import Cursor
 
 from enode_django.databases import execute
-from enode_django.eventing.checkpoints import CHECKPOINT, OF_SUBSCRIBER, SUBSCRIPTION
+from enode_django.eventing.checkpoints import CHECKPOINT, GENERATION_CHECK, OF_SUBSCRIBER, PARKED, SUBSCRIPTION
 from enode_django.eventstore.positions import Position
-
-_CHECK = "enode_django_generationcheck"
 
 _KNOWN = f"""
     SELECT shard, store_generation, healed_generation, healed_id, compared_generation, compared_position
@@ -38,27 +36,29 @@ _REBUILT = f"""
 """
 
 _CHECKED = f"""
-    SELECT aggregate_root_id, max(generation) FROM {_CHECK}
+    SELECT aggregate_root_id, max(generation) FROM {GENERATION_CHECK}
     WHERE subscriber = %s AND aggregate_root_id = ANY(%s) AND generation > %s GROUP BY aggregate_root_id
 """
 _SAVE_CHECKS = f"""
-    INSERT INTO {_CHECK}
+    INSERT INTO {GENERATION_CHECK}
         (subscriber, shard, generation, aggregate_root_id, stored_version, handled_version, taken_back)
     SELECT %s, %s, %s, checked.* FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::boolean[]) AS checked
     ON CONFLICT DO NOTHING
 """
-_FORGET_CHECKS = f"DELETE FROM {_CHECK} WHERE subscriber = %s AND shard = %s AND handled_version <= stored_version"
-_UNPARK = """
-    DELETE FROM enode_django_parkedevent AS parked USING unnest(%s::text[], %s::bigint[]) AS kept (id, version)
+_FORGET_CHECKS = (
+    f"DELETE FROM {GENERATION_CHECK} WHERE subscriber = %s AND shard = %s AND handled_version <= stored_version"
+)
+_UNPARK = f"""
+    DELETE FROM {PARKED} AS parked USING unnest(%s::text[], %s::bigint[]) AS kept (id, version)
     WHERE subscriber = %s AND aggregate_root_id = kept.id AND parked.version > kept.version
 """
 # A row without attempts is not retried by itself: refusals that have waited behind a deleted row are due instead of it.
-_MAKE_DUE = """
-    UPDATE enode_django_parkedevent AS waiting
+_MAKE_DUE = f"""
+    UPDATE {PARKED} AS waiting
     SET attempts = 1, next_try_at = statement_timestamp(), error_type = 'Retry',
         error = 'waited behind an event that is no longer stored'
     WHERE subscriber = %s AND aggregate_root_id = ANY(%s::text[]) AND attempts = 0 AND NOT EXISTS (
-        SELECT FROM enode_django_parkedevent AS failed WHERE failed.subscriber = waiting.subscriber
+        SELECT FROM {PARKED} AS failed WHERE failed.subscriber = waiting.subscriber
         AND failed.aggregate_root_id = waiting.aggregate_root_id AND failed.attempts > 0
     )
 """

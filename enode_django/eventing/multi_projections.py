@@ -50,10 +50,11 @@ class MultiProjection(RowProjection[Row]):
     key_field: ClassVar[str | Sequence[str]] = ""
 
     def __init_subclass__(cls, *, key: EventKey | None = None, keys: EventKeys | None = None, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        given = event_key(cls.__qualname__, key, keys)
-        if given is not None:
-            cls._enode_key = given
+        super().__init_subclass__(_enode_key=event_key(cls.__qualname__, key, keys), **options)
+
+    @classmethod
+    def _enode_complete(cls) -> None:
+        super()._enode_complete()
         if not is_declared(cls):
             return
         key_fields(cls)

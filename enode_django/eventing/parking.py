@@ -16,42 +16,41 @@ from django.db import transaction
 from psycopg import Cursor
 
 from enode_django.databases import execute
+from enode_django.eventing.checkpoints import PARKED
 from enode_django.eventstore.base import StreamRecord
 
-_TABLE = "enode_django_parkedevent"
-
 _PARKED = f"""
-    SELECT aggregate_root_id, error_type FROM {_TABLE}
+    SELECT aggregate_root_id, error_type FROM {PARKED}
     WHERE subscriber = %s AND aggregate_root_id = ANY(%b::text[]) ORDER BY aggregate_root_id, attempts = 0, id
     FOR KEY SHARE
 """
 COLUMNS = """subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error, attempts,
     first_failed_at, last_failed_at, next_try_at, fingerprint"""
 _PARK = f"""
-    INSERT INTO {_TABLE} AS known ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, statement_timestamp(),
+    INSERT INTO {PARKED} AS known ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, statement_timestamp(),
         statement_timestamp() + make_interval(secs => %s), %s)
     ON CONFLICT (subscriber, aggregate_root_id, command_id) DO UPDATE SET error_type = EXCLUDED.error_type,
     error = EXCLUDED.error, attempts = known.attempts + EXCLUDED.attempts, last_failed_at = EXCLUDED.last_failed_at,
     next_try_at = EXCLUDED.next_try_at, fingerprint = EXCLUDED.fingerprint
 """
 _WAIT = f"""
-    INSERT INTO {_TABLE} (subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error,
+    INSERT INTO {PARKED} (subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error,
         attempts, first_failed_at, last_failed_at)
     VALUES (%s, %s, %s, NULL, %s, '', 'waits behind what failed', 0, statement_timestamp(), statement_timestamp())
     ON CONFLICT DO NOTHING
 """
 _LIST = f"""
-    SELECT {COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id)
+    SELECT {COLUMNS} FROM {PARKED} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id)
     ORDER BY attempts = 0, id
 """
 # Fingerprints with different tags cannot be compared. An aggregate that is being tried is not due: if its worker dies,
 # the next one must not follow at once.
 _CLAIM = f"""
-    UPDATE {_TABLE} SET fingerprint = %s, next_try_at = statement_timestamp()
+    UPDATE {PARKED} SET fingerprint = %s, next_try_at = statement_timestamp()
         + CASE WHEN next_try_at IS NULL THEN NULL
                ELSE least(interval '1 day', greatest(interval '1 minute', statement_timestamp() - first_failed_at)) END
     WHERE id = (
-        SELECT id FROM {_TABLE}
+        SELECT id FROM {PARKED}
         WHERE subscriber = %s AND attempts > 0
             AND (%s = 0 OR last_failed_at <= statement_timestamp() - make_interval(secs => %s)) AND (
             next_try_at <= statement_timestamp()
@@ -62,10 +61,10 @@ _CLAIM = f"""
     RETURNING aggregate_root_id
 """
 _HURRY = f"""
-    UPDATE {_TABLE} SET next_try_at = statement_timestamp()
+    UPDATE {PARKED} SET next_try_at = statement_timestamp()
     WHERE subscriber = %s AND aggregate_root_id = %s AND attempts > 0
 """
-_REMOVE = f"DELETE FROM {_TABLE} WHERE subscriber = %s AND aggregate_root_id = %s AND command_id = %s"
+_REMOVE = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_id = %s AND command_id = %s"
 
 
 class Parked(NamedTuple):

@@ -80,9 +80,11 @@ class ProcessManager(Subscriber, Generic[State]):
 
     def __init_subclass__(cls, *, key: EventKey | str | None = None, **options: Any) -> None:
         _take_state(cls)
-        super().__init_subclass__(**options)
-        if key is not None:
-            cls._enode_key, cls._enode_key_field = _key_of_class(cls, key)
+        super().__init_subclass__(_enode_key=None if key is None else _key_of_class(cls, key), **options)
+
+    @classmethod
+    def _enode_complete(cls) -> None:
+        cls._enode_key_field = cls._enode_key.field if isinstance(cls._enode_key, FieldKey) else ""
         method = cls._enode_methods.get(CommandCrashed)
         cls._enode_crashes = () if method is None else _crashes_of(cls, method)
         if cls.state is not None:
@@ -99,15 +101,15 @@ class ProcessManager(Subscriber, Generic[State]):
         return ("state", "event") if cls.state is not None or _has_open_state(cls) else ("event",)
 
 
-def _key_of_class(cls: type[ProcessManager], key: EventKey | str) -> tuple[EventKey, str]:
-    """Return the function for the keys of messages, and the field that it reads, if it was given by its name."""
+def _key_of_class(cls: type[ProcessManager], key: EventKey | str) -> EventKey:
+    """Return the function for the keys of messages, whose field may be given by its name."""
     if cls.state is None:
         raise DefinitionError(f"{cls.__qualname__} has a key and no state; derive it from ProcessManager[SomeState]")
     if isinstance(key, str) and key.isidentifier():
-        return FieldKey(key), key
+        return FieldKey(key)
     if not callable(key):
         raise DefinitionError(f"{cls.__qualname__} has key={key!r}; give it the name of a field, or a function")
-    return key, ""
+    return key
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,22 +6,21 @@ import json
 from collections.abc import Iterable, Mapping
 
 from enode_django.databases import execute
+from enode_django.eventing.checkpoints import PROCESS_STATE
 from enode_django.eventing.processes import Process, WaitingEvent
-
-TABLE = "enode_django_processstate"
 
 # An existing row is locked, and not updated. So all transactions make and lock rows in the same order.
 _MAKE = f"""
-    INSERT INTO {TABLE} AS known (subscriber, key)
+    INSERT INTO {PROCESS_STATE} AS known (subscriber, key)
     SELECT %s, wanted.key FROM unnest(%b::text[]) AS wanted (key) ORDER BY wanted.key COLLATE "C"
     ON CONFLICT (subscriber, key) DO UPDATE SET key = EXCLUDED.key WHERE false
 """
 _READ = f"""
-    SELECT key, state, waiting, version, ended_at IS NOT NULL FROM {TABLE}
+    SELECT key, state, waiting, version, ended_at IS NOT NULL FROM {PROCESS_STATE}
     WHERE subscriber = %s AND key = ANY(%b::text[])
 """
 _SAVE = f"""
-    UPDATE {TABLE} AS known
+    UPDATE {PROCESS_STATE} AS known
     SET state = moved.state, waiting = moved.waiting::jsonb, version = moved.version,
         changed_at = statement_timestamp(),
         started_at = CASE WHEN moved.has_begun THEN coalesce(known.started_at, statement_timestamp()) END,
@@ -31,12 +30,12 @@ _SAVE = f"""
     WHERE known.subscriber = %s AND known.key = moved.key
 """
 _FORGET_EMPTY = f"""
-    DELETE FROM {TABLE}
+    DELETE FROM {PROCESS_STATE}
     WHERE subscriber = %s AND key = ANY(%b::text[]) AND started_at IS NULL AND waiting = '[]'::jsonb
 """
 _PRUNE = f"""
-    DELETE FROM {TABLE} WHERE id IN (
-        SELECT id FROM {TABLE}
+    DELETE FROM {PROCESS_STATE} WHERE id IN (
+        SELECT id FROM {PROCESS_STATE}
         WHERE subscriber = %s AND (ended_at < statement_timestamp() - %s::interval
             OR started_at IS NULL AND changed_at < statement_timestamp() - %s::interval)
         LIMIT %s FOR UPDATE SKIP LOCKED

@@ -39,8 +39,9 @@ class ModelProjection(RowProjection[Row]):
 
     abstract: ClassVar[bool] = True
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    @classmethod
+    def _enode_complete(cls) -> None:
+        super()._enode_complete()
         if not is_declared(cls):
             return
         model: Any = cls.model
@@ -83,8 +84,9 @@ class Projection(BaseProjection):
     models: ClassVar[Sequence[type[models.Model]]]
     aggregate_field: ClassVar[str] = ""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    @classmethod
+    def _enode_complete(cls) -> None:
+        super()._enode_complete()
         if not is_declared(cls):
             return
         given = getattr(cls, "models", None)

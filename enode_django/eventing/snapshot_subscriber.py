@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.exceptions import UnknownMessageType
 from enode_django.repository import policy
 from enode_django.serialization.registry import types
 
@@ -21,10 +20,8 @@ class SnapshotSubscriber(Subscriber):
 
     def _enode_follows(self, aggregate_root_type: str) -> bool:
         """Return True if snapshots of this type are on. A type unknown here is left to a process that knows it."""
-        try:
-            return policy.is_on(types.class_of(AggregateRoot, aggregate_root_type))
-        except UnknownMessageType:
-            return False
+        cls = types.find(AggregateRoot, aggregate_root_type)
+        return cls is not None and policy.is_on(cls)
 
 
 snapshot_subscriber = SnapshotSubscriber()

@@ -82,9 +82,11 @@ class Subscriber:
     _enode_arguments: ClassVar[tuple[str, ...]] = ("event",)
     _enode_may_yield: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, *, _enode_key: EventKey | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
         check_names(cls, Subscriber, has_fields=False)
+        if _enode_key is not None:
+            cls._enode_key = _enode_key
         cls._enode_methods = _collect_methods(cls)
         cls._enode_creators = _collect_creators(cls)
         cls._enode_marks = _collect_marks(cls)
@@ -103,8 +105,13 @@ class Subscriber:
                         f"{cls.__qualname__} handles {followed.__qualname__}: a refusal changes nothing, so there is "
                         "nothing to project; let a process manager or an event handler handle it"
                     )
+        super(cls, cls)._enode_complete()  # type: ignore[misc]  # it is for subclasses of its class
         if is_declared(cls):
             _declared.append(cls)
+
+    @classmethod
+    def _enode_complete(cls) -> None:
+        """Complete and check a subclass. If this raises, it is not declared."""
 
     def __init__(self) -> None:
         self.name = type(self).__dict__.get("name") or self._enode_default_name()
@@ -150,11 +157,10 @@ class Subscriber:
         return known
 
     def _enode_can_follow(self, aggregate_root_type: str) -> bool:
-        try:
-            applied = applied_events(types.class_of(AggregateRoot, aggregate_root_type))
-        except UnknownMessageType:
+        cls = types.find(AggregateRoot, aggregate_root_type)
+        if cls is None:
             return True
-        return any(_overlap(event, followed) for event in applied for followed in self._enode_followed())
+        return any(_overlap(event, followed) for event in applied_events(cls) for followed in self._enode_followed())
 
     def _enode_for_replay(self) -> Subscriber | None:
         """Return the part of the subscriber that takes part in replays, or None if it has none."""

@@ -44,7 +44,7 @@ _FORGET = f"UPDATE {SUBSCRIPTION} SET passed_over = passed_over - %b::text[] WHE
 
 def is_known(aggregate_root_type: str) -> bool:
     """Return True if this process has the class of the aggregates."""
-    return types.knows(AggregateRoot, aggregate_root_type)
+    return types.find(AggregateRoot, aggregate_root_type) is not None
 
 
 def is_passed_over(subscriber: Subscriber, record: StreamRecord) -> bool:
@@ -137,7 +137,7 @@ def arrived(alias: str, subscriber: Subscriber, shard: int) -> Arrived:
 
 def _has_arrived(noted: str) -> bool:
     if noted.startswith(REFUSAL):
-        return types.knows(DomainException, noted.removeprefix(REFUSAL))
+        return types.find(DomainException, noted.removeprefix(REFUSAL)) is not None
     return is_known(noted)
 
 

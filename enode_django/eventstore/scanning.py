@@ -168,7 +168,7 @@ class _Reader:
         return holds(id) and id >= self._wanted.low and (self._wanted.high is None or id < self._wanted.high)
 
     def _persistently_read(
-        self, reading: Reading, after: tuple[object, object], conditions: Sequence[Condition], is_measured: bool = True
+        self, reading: Reading, after: tuple[object, object], conditions: Sequence[Condition], is_measured: bool
     ) -> list[Row]:
         return persistently(self._wanted.alias, partial(self._read, reading, after, conditions, is_measured))
 

@@ -84,7 +84,7 @@ def difference(one: State, other: State) -> Sequence[Change]:
         assert (change.path, change.before, change.after) == (("balance",), 0, 5)
     """
     name = one.aggregate_root_type
-    if name != other.aggregate_root_type or not types.knows(AggregateRoot, name):
+    if name != other.aggregate_root_type or types.find(AggregateRoot, name) is None:
         return list(differences(dict(one.fields), dict(other.fields)))
     return changes_of(types.class_of(AggregateRoot, name), one.fields, other.fields)
 

@@ -18,7 +18,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from enode_django.bus.addresses import crash_handler_in
-from enode_django.bus.command_bus import CrashHandler, nobody, outbox_rows
+from enode_django.bus.command_bus import CrashHandler, WritesCommands, nobody
 from enode_django.bus.interception import handlers_in_use
 from enode_django.bus.results import CommandResult, decode_result, encode_result, failure, stored_result
 from enode_django.bus.waiting import AwaitedSubscribers
@@ -42,7 +42,7 @@ from enode_django.outbox.rows import Row
 from enode_django.repository.loading import AggregateLoader
 from enode_django.runtime import make_retries, make_snapshots
 from enode_django.scheduling import rows as scheduling
-from enode_django.scheduling.due import Changes, Due
+from enode_django.scheduling.due import Changes
 from enode_django.serialization.codec import (
     decode_command,
     encode_command,
@@ -87,13 +87,15 @@ class _Turn(threading.local):
         self.relaying: set[str] = set()
 
 
-class ImmediateCommandBus:
+class ImmediateCommandBus(WritesCommands):
     """A command bus that handles each command in the calling thread, and in the caller's transaction if there is one.
     Thread-safe: as between processes, the store refuses streams that were decided on an old state.
 
     A command sent by a command handler is handled after the current one. A command sent by a subscriber is handled at
     once, so that it is durable before the subscriber's checkpoint moves; its events are followed when the subscriber is
     done. Aggregates are not kept in memory between commands, so a rollback undoes everything.
+
+    Scheduled commands that are due are handled after a later command, or by `catch_up`: no process waits for them.
     """
 
     joins_transactions = True
@@ -122,23 +124,9 @@ class ImmediateCommandBus:
     ) -> None:
         """Write commands as `CommandBus.write_to_outbox` says. They are handled after the commit by the thread that
         wrote them; the commands left by a killed process are handled after a later command, or by `catch_up`."""
-        rows.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
+        super().write_to_outbox(alias, commands, crash_handler, expected_versions)
         if commands and rows.runs_hooks(alias):
             transaction.on_commit(lambda: self.relay(alias), using=alias, robust=True)
-
-    def schedule(
-        self,
-        alias: str,
-        commands: Sequence[tuple[Command, Metadata]],
-        due: Due,
-        expected_versions: Sequence[int | None] = (),
-    ) -> None:
-        """Schedule commands as `CommandBus.schedule` says. Due commands are handled after a later command, or by
-        `catch_up`: no process waits for them."""
-        scheduling.insert(alias, outbox_rows(commands, nobody, expected_versions), due)
-
-    def cancel(self, alias: str, command_id: str) -> bool:
-        return scheduling.cancel(alias, command_id)
 
     def change_deadlines(self, alias: str, changes: Changes) -> None:
         """Write deadlines in the transaction that is open in the database. Raises `ConfigurationError` without one."""

@@ -1,4 +1,5 @@
-"""Send rejected commands of an outbox again, and discard commands that wait there."""
+"""Send rejected commands of an outbox again, and discard commands that wait there. Fire scheduled commands before their
+time, and cancel them."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
+from django.db.models.functions import Now
 
-from enode_django.models import OutboxCommand
+from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.outbox import rows
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ def retry_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
     """Let the relay send rejected rows. Return the rows that were rejected. They come after the commands that were sent
     meanwhile."""
     with transaction.atomic(using=alias):
-        found = locked(OutboxCommand.objects.using(alias).filter(pk__in=pks, rejected_at__isnull=False))
+        found = _locked(OutboxCommand.objects.using(alias).filter(pk__in=pks, rejected_at__isnull=False))
         OutboxCommand.objects.using(alias).filter(pk__in=found).update(rejected_at=None, error="")
     rows.wake(alias)
     return found
@@ -26,19 +28,33 @@ def retry_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
 
 def discard_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
     """Delete rows without sending them. Return the rows that were there."""
-    return deleted(OutboxCommand.objects.using(alias), pks)
+    return _deleted(OutboxCommand.objects.using(alias), pks)
 
 
-def deleted(table: QuerySet[Any], pks: Sequence[int]) -> Sequence[int]:
+def fire_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
+    """Make scheduled commands due now. Return which were there. The relay sends them."""
+    with transaction.atomic(using=alias):
+        found = _locked(ScheduledCommand.objects.using(alias).filter(pk__in=pks))
+        ScheduledCommand.objects.using(alias).filter(pk__in=found).update(due_at=Now())
+    rows.wake(alias)
+    return found
+
+
+def cancel_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
+    """Delete scheduled commands. Return which were there. One that is being fired is not among them."""
+    return _deleted(ScheduledCommand.objects.using(alias), pks)
+
+
+def _deleted(table: QuerySet[Any], pks: Sequence[int]) -> Sequence[int]:
     """Delete rows of a table that the relay sends from. Return the rows that were there. Waits for a relay that is at
     work, so rows that are being sent do not count as deleted."""
     with transaction.atomic(using=table.db):
         rows.lock(table.db)
-        found = locked(table.filter(pk__in=pks))
+        found = _locked(table.filter(pk__in=pks))
         table.filter(pk__in=found).delete()
     return found
 
 
-def locked(chosen: QuerySet[Any]) -> Sequence[int]:
+def _locked(chosen: QuerySet[Any]) -> Sequence[int]:
     """Lock rows until the transaction ends. Return their primary keys."""
     return list(chosen.order_by("pk").select_for_update().values_list("pk", flat=True))

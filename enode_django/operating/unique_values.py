@@ -11,7 +11,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore, parts_of
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.unique_values import UniqueKey
-from enode_django.exceptions import DefinitionError, UnknownMessageType, error_text
+from enode_django.exceptions import DefinitionError, error_text
 from enode_django.repository.loading import AggregateLoader
 from enode_django.repository.unique_keys import keys_of, values_of
 from enode_django.runtime import make_snapshots
@@ -94,7 +94,5 @@ class UniqueRebuild:
 
 
 def _is_unique(type_name: str) -> bool:
-    try:
-        return bool(types.class_of(AggregateRoot, type_name)._enode_unique)
-    except UnknownMessageType:
-        return False
+    cls = types.find(AggregateRoot, type_name)
+    return cls is not None and bool(cls._enode_unique)

@@ -61,10 +61,10 @@ class Notifier:
         return True
 
 
-def forget_systemd(environment: MutableMapping[str, str] = os.environ) -> None:
+def forget_systemd() -> None:
     """Remove systemd's variables, so that neither this process nor its children speak for the service."""
     for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
-        environment.pop(name, None)
+        os.environ.pop(name, None)
 
 
 def _watchdog_interval(environment: MutableMapping[str, str]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from enode_django.serialization.plain import pack, unpack
 
@@ -16,29 +16,17 @@ class Role(StrEnum):
     EVENT = "event"
 
 
-class Stop(NamedTuple):
-    """Tells a worker to drain and end. ``grace`` is in seconds."""
-
-    grace: float
-
-
-class Beat(NamedTuple):
-    """Says that a worker is alive, and how much it has done."""
-
-    report: dict[str, Any]
+Grace: TypeAlias = float
+"""What a supervisor says: the worker must drain and end, and has so many seconds for that."""
+Report: TypeAlias = dict[str, Any]
+"""What a worker says: that it is alive, and how much it has done."""
 
 
-Message = Stop | Beat
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Stop, Beat)}
-
-
-def send(connection: Connection, message: Message) -> None:
+def send(connection: Connection, message: Grace | Report) -> None:
     """Send a message. Raises `OSError` if the other side is gone."""
-    connection.send_bytes(pack((type(message).__name__, list(message))))
+    connection.send_bytes(pack(message))
 
 
-def receive(connection: Connection) -> Message:
+def receive(connection: Connection) -> Any:
     """Receive a message. Blocks; raises `EOFError` or `OSError` if the other side is gone."""
-    kind, values = unpack(connection.recv_bytes())
-    message: Message = _KINDS[kind](*values)
-    return message
+    return unpack(connection.recv_bytes())

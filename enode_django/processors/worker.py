@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enode_django.concurrency.garbage import collect_seldom, map_large_blocks
 from enode_django.processes.children import STOP_SIGNALS, Job
-from enode_django.processors.control import Beat, Role, Stop, receive, send
+from enode_django.processors.control import Role, receive, send
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.wakeup import Wakeup
 
@@ -137,7 +137,7 @@ class _Worker:
         if drained:
             self._pipeline.close(CLOSE_TIMEOUT)
         try:
-            send(self._connection, Beat(self._statistics.report()))
+            send(self._connection, self._statistics.report())
         except OSError:
             logger.debug("nobody reads the last report of %s", self._options.name)
         self._transport.close()
@@ -148,16 +148,13 @@ class _Worker:
 
     def _beat(self) -> None:
         if time.monotonic() >= self._next_beat:
-            send(self._connection, Beat(self._statistics.report()))
+            send(self._connection, self._statistics.report())
             self._next_beat = time.monotonic() + BEAT_INTERVAL
 
     def _listen(self) -> None:
         self._wakeup.wait([self._connection], max(0.0, self._next_beat - time.monotonic()))
-        if not self._connection.poll():
-            return
-        message = receive(self._connection)
-        if isinstance(message, Stop):
-            self._grace = message.grace
+        if self._connection.poll():
+            self._grace = receive(self._connection)
 
 
 def note_places(notes: Any, width: int) -> Sequence[Any]:

@@ -17,7 +17,7 @@ from enode_django.conf.groups import Conf
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.in_flight import is_of_a_sweep
 from enode_django.processes.children import Children, ending
-from enode_django.processors.control import Beat, Role, Stop, receive, send
+from enode_django.processors.control import Grace, Report, Role, receive, send
 from enode_django.processors.dead_workers import DeadWorkers
 from enode_django.processors.exit_statuses import is_nobodys_fault
 from enode_django.processors.statistics import add_reports, without_momentary
@@ -57,21 +57,21 @@ class Worker:
         self.process, self.connection, self.notes = children.start(worker_job(options, [one.group for one in seats]))
         self.started = now
         self.last_beat: float | None = None
-        self.report: dict[str, Any] = {}
+        self.report: Report = {}
         self.patience = Patience(seats)
         self.stalled = False
         self.is_killed = False
 
     def hear(self) -> bool:
         """Receive the worker's messages. Return True if there was a sign of life."""
-        beats = [message for message in _messages(self.connection) if isinstance(message, Beat)]
-        if beats:
-            self.report = beats[-1].report
-        return bool(beats)
+        reports = list(_reports(self.connection))
+        if reports:
+            self.report = reports[-1]
+        return bool(reports)
 
-    def tell(self, message: Stop) -> None:
+    def stop(self, grace: Grace) -> None:
         try:
-            send(self.connection, message)
+            send(self.connection, grace)
         except OSError:
             logger.debug("worker %s does not listen any more", self.name)
 
@@ -264,7 +264,7 @@ class WorkerGroup:
     def stop(self) -> None:
         """Tell all workers to drain and end; `reap` removes them then."""
         for worker in self.workers:
-            worker.tell(Stop(self._conf.WORKERS.GRACE))
+            worker.stop(self._conf.WORKERS.GRACE)
 
     def reap(self) -> bool:
         """Remove the workers that have ended. Return True if each of them had finished everything."""
@@ -298,7 +298,7 @@ def is_failing(tries: int, lived: float) -> bool:
     return tries >= FAILING_AFTER and lived <= HEALTHY_AFTER
 
 
-def _messages(connection: Connection) -> Iterator[Any]:
+def _reports(connection: Connection) -> Iterator[Report]:
     try:
         while connection.poll():
             yield receive(connection)

@@ -19,10 +19,11 @@ from django.db import transaction
 from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.stopping import pause
 from enode_django.databases import execute, lift_statement_timeout
+from enode_django.eventing.checkpoints import CHECKPOINT
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import RebuildError, TablesInUse
 from enode_django.rebuilding.definitions import quoted
-from enode_django.rebuilding.shadow import CHECKPOINTS, Shadow
+from enode_django.rebuilding.shadow import Shadow
 
 Value = TypeVar("Value")
 
@@ -38,10 +39,10 @@ CHECKPOINTS_AT_ONCE = 10_000
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _DELETE = f"""
     WITH portion AS (
-        SELECT subscriber, generation, aggregate_root_id FROM {CHECKPOINTS}
+        SELECT subscriber, generation, aggregate_root_id FROM {CHECKPOINT}
         WHERE subscriber = %s AND generation = %s AND aggregate_root_id > %s ORDER BY aggregate_root_id LIMIT %s
     ), gone AS (
-        DELETE FROM {CHECKPOINTS} AS known USING portion
+        DELETE FROM {CHECKPOINT} AS known USING portion
         WHERE (known.subscriber, known.generation, known.aggregate_root_id)
             = (portion.subscriber, portion.generation, portion.aggregate_root_id)
     )

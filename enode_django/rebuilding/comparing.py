@@ -16,18 +16,19 @@ from typing import Any, NamedTuple
 from django.db import connections, models, transaction
 
 from enode_django.databases import execute, lift_statement_timeout
+from enode_django.eventing.checkpoints import CHECKPOINT
 from enode_django.eventing.projections import ModelProjection
 from enode_django.exceptions import RebuildError, shown
 from enode_django.rebuilding.definitions import quoted
 from enode_django.rebuilding.failed import FailedAggregate
 from enode_django.rebuilding.making import literal
 from enode_django.rebuilding.meanings import Meaning, escaped, is_attributed, meaning
-from enode_django.rebuilding.shadow import CHECKPOINTS, Shadow
+from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.target import Target
 
 EXAMPLES = 20
 
-_REACHED = f"SELECT aggregate_root_id, version FROM {CHECKPOINTS} "
+_REACHED = f"SELECT aggregate_root_id, version FROM {CHECKPOINT} "
 _REACHED += "WHERE subscriber = %s AND generation = %s AND version > 0 AND "
 _COMPARE = """
     WITH reached AS MATERIALIZED (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from enode_django.databases import execute
+from enode_django.eventing.checkpoints import PARKED
 from enode_django.jobs.error_texts import in_one_line
 from enode_django.rebuilding.definitions import quoted
-from enode_django.rebuilding.shadow import PARKED, Shadow
+from enode_django.rebuilding.shadow import Shadow
 
 MOST_TOLD = 100
 """The most aggregates whose whole errors are read."""

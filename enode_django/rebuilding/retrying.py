@@ -17,6 +17,7 @@ from django.db import models, transaction
 
 from enode_django.concurrency.backoff import once
 from enode_django.databases import execute
+from enode_django.eventing.checkpoints import CHECKPOINT, PARKED
 from enode_django.eventing.pending import Failure, PendingAggregate
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import EventStore
@@ -26,7 +27,7 @@ from enode_django.rebuilding.comparing import Generation
 from enode_django.rebuilding.definitions import quoted
 from enode_django.rebuilding.meanings import Place, escaped, is_attributed, meaning
 from enode_django.rebuilding.replaying import Replayer, Todo, replayer
-from enode_django.rebuilding.shadow import CHECKPOINTS, PARKED, Shadow
+from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.target import Target
 
 MOST = 1_000
@@ -37,7 +38,7 @@ ROUNDS = 10
 
 _PARKED = f"SELECT aggregate_root_id, version FROM {{}}.{PARKED} WHERE attempts > 0"
 _UNPARK = f"DELETE FROM {PARKED} WHERE aggregate_root_id = ANY(%s)"
-_FORGET = f"DELETE FROM {CHECKPOINTS} WHERE subscriber = %s AND generation = %s AND aggregate_root_id = ANY(%s)"
+_FORGET = f"DELETE FROM {CHECKPOINT} WHERE subscriber = %s AND generation = %s AND aggregate_root_id = ANY(%s)"
 _STREAMS = f"""
     SELECT sequence, created_at, aggregate_root_id, aggregate_root_type, version FROM {statements.TABLE}
     WHERE aggregate_root_id = ANY(%s) AND version IS NOT NULL ORDER BY sequence LIMIT %s

@@ -18,17 +18,13 @@ from django.db import connections, models, transaction
 
 from enode_django.databases import execute
 from enode_django.eventing.base_projections import BaseProjection, models_of
+from enode_django.eventing.checkpoints import CHECKPOINT, PARKED, PROJECTION_GENERATION
 from enode_django.eventing.projections import Projection
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import RebuildError
 from enode_django.rebuilding.definitions import quoted, search_path
 from enode_django.rebuilding.making import literal
 
-CHECKPOINTS, GENERATIONS, PARKED = (
-    "enode_django_checkpoint",
-    "enode_django_projectiongeneration",
-    "enode_django_parkedevent",
-)
 _LONGEST_NAME = 63
 
 
@@ -120,9 +116,9 @@ class Shadow(NamedTuple):
     def make_views(self) -> None:
         """Make the views, before the shadow is opened. For use as `make_schema`. Views prevent altering this app's
         tables, so a shadow that is only kept for an undo has none."""
-        checkpoints, generations = (quoted(self.schema, name) for name in (CHECKPOINTS, GENERATIONS))
+        checkpoints, generations = (quoted(self.schema, name) for name in (CHECKPOINT, PROJECTION_GENERATION))
         for statement in (
-            f"CREATE OR REPLACE VIEW {checkpoints} AS SELECT * FROM {self._home()}.{CHECKPOINTS}",
+            f"CREATE OR REPLACE VIEW {checkpoints} AS SELECT * FROM {self._home()}.{CHECKPOINT}",
             f"CREATE OR REPLACE VIEW {generations} AS SELECT {literal(self.subscriber)}::varchar AS subscriber, "
             f"{self.generation}::bigint AS generation",
         ):
@@ -130,7 +126,7 @@ class Shadow(NamedTuple):
 
     def _home(self) -> str:
         """Return the quoted schema of this app's tables."""
-        found = execute(self.alias, _HOME, (CHECKPOINTS,)).fetchone()
+        found = execute(self.alias, _HOME, (CHECKPOINT,)).fetchone()
         return str(found[0]) if found else "public"
 
     def drop_fittings(self) -> None:

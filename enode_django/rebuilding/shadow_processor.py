@@ -9,11 +9,12 @@ from django.db import connections, transaction
 from enode_django.concurrency.backoff import once
 from enode_django.databases import execute
 from enode_django.eventing import parking
+from enode_django.eventing.checkpoints import PARKED
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress
 from enode_django.eventing.runner import Runner
 from enode_django.exceptions import RebuildError
-from enode_django.rebuilding.shadow import PARKED, Shadow
+from enode_django.rebuilding.shadow import Shadow
 
 
 class ShadowProcessor(EventProcessor):

@@ -15,12 +15,13 @@ from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.stopping import pause
 from enode_django.databases import execute, heal_connections, lift_statement_timeout
 from enode_django.eventing import parking
+from enode_django.eventing.checkpoints import PARKED
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import EnodeError, RebuildError, TablesInUse
 from enode_django.models import ProjectionGeneration
 from enode_django.rebuilding.clearing import LOCK_NOT_AVAILABLE
 from enode_django.rebuilding.definitions import Table, describe, quoted
-from enode_django.rebuilding.shadow import PARKED, Shadow
+from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.target import Target
 
 ATTEMPTS = 20

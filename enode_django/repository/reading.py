@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
+from enode_django.exceptions import EnodeError, StoreUnavailable, UnusableSnapshot
 from enode_django.repository import policy
 from enode_django.repository.fingerprint import fingerprint_of
 from enode_django.repository.state import ReadSnapshot, read_snapshot
@@ -76,13 +76,11 @@ class SnapshotReader:
 
     def reject(self, stored: Snapshot, error: UnusableSnapshot) -> None:
         """Log the error once, and delete the snapshot, so that another is made, unless this reader ``only_reads``."""
-        id, version = stored.aggregate_root_id, stored.version
+        id, version, fate = stored.aggregate_root_id, stored.version, "not used" if self._only_reads else "discarded"
+        key = (f"{fate} {self._kind} of {id}", str(version))
+        _tell(key, "the %s of %r at version %d is %s: %s", self._kind, id, version, fate, error)
         if self._only_reads:
-            told = (f"unused {self._kind} of {id}", str(version))
-            _tell(told, "the %s of %r at version %d is not used: %s", self._kind, id, version, error)
             return
-        key = (f"{self._kind} of {id}", str(version))
-        _tell(key, "the %s of %r at version %d is discarded: %s", self._kind, id, version, error)
         try:
             self.store.discard(stored)
         except Exception as failed:
@@ -106,7 +104,7 @@ def class_of(stored: Snapshot) -> type[AggregateRoot] | None:
         if not policy.is_on(cls):
             return None
         fingerprint = fingerprint_of(cls)
-    except (UnknownMessageType, EnodeError):
+    except EnodeError:
         return None
     if fingerprint == stored.fingerprint:
         return cls

@@ -16,16 +16,12 @@ class ShardedSnapshotStore:
         self._place_of = place_of
 
     def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
-        found: dict[str, Snapshot] = {}
-        for shard, ids in self._ids_by_shard(aggregate_root_ids):
-            found.update(shard.load(ids))
-        return found
+        parts = self._ids_by_shard(aggregate_root_ids)
+        return {id: found for shard, ids in parts for id, found in shard.load(ids).items()}
 
     def versions(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, SnapshotVersion]:
-        found: dict[str, SnapshotVersion] = {}
-        for shard, ids in self._ids_by_shard(aggregate_root_ids):
-            found.update(shard.versions(ids))
-        return found
+        parts = self._ids_by_shard(aggregate_root_ids)
+        return {id: found for shard, ids in parts for id, found in shard.versions(ids).items()}
 
     def save(self, snapshots: Sequence[Snapshot]) -> int:
         known = {snapshot.aggregate_root_id: snapshot for snapshot in snapshots}

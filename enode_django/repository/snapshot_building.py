@@ -12,7 +12,7 @@ from enode_django.domain.declarations import aliases_of
 from enode_django.eventstore.base import EventStore, parts_of
 from enode_django.eventstore.positions import BEGINNING, END
 from enode_django.eventstore.sqlstates import is_transient
-from enode_django.exceptions import UnknownMessageType, UnusableSnapshot, shown
+from enode_django.exceptions import UnusableSnapshot, shown
 from enode_django.repository import policy
 from enode_django.repository.loading import AggregateLoader
 from enode_django.repository.reading import class_of
@@ -125,11 +125,8 @@ def _problem(store: EventStore, cls: type[AggregateRoot], stored: Snapshot) -> s
 
 
 def is_wanted(type_name: str, classes: Classes) -> bool:
-    try:
-        cls = types.class_of(AggregateRoot, type_name)
-    except UnknownMessageType:
-        return False
-    return policy.is_on(cls) if classes is None else cls in classes
+    cls = types.find(AggregateRoot, type_name)
+    return cls is not None and (policy.is_on(cls) if classes is None else cls in classes)
 
 
 def failure_text(error: Exception) -> str:

@@ -10,7 +10,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.fetched import COMMAND_ID, Fetched, Row
 from enode_django.eventstore.sqlstates import is_transient
-from enode_django.exceptions import InvalidState, UnknownMessageType, UnusableSnapshot
+from enode_django.exceptions import InvalidState, UnusableSnapshot
 from enode_django.repository import policy
 from enode_django.repository.fingerprint import fingerprint_of
 from enode_django.repository.loading import AggregateLoader, History, fetched_parts
@@ -120,8 +120,5 @@ def outcome_of(make: Callable[[], Snapshot | None]) -> Outcome:
 
 
 def _usable_version(found: SnapshotVersion) -> int:
-    try:
-        cls = types.class_of(AggregateRoot, found.aggregate_root_type)
-    except UnknownMessageType:
-        return 0
-    return found.version if found.fingerprint == fingerprint_of(cls) else 0
+    cls = types.find(AggregateRoot, found.aggregate_root_type)
+    return found.version if cls is not None and found.fingerprint == fingerprint_of(cls) else 0

@@ -83,7 +83,7 @@ def _unreadable_kind(body: bytes) -> tuple[str, int, str] | None:
 
 
 def _way_out(wire: WireCommand, error: EnodeError) -> str:
-    if not types.knows(Command, wire.type_name):
+    if types.find(Command, wire.type_name) is None:
         return f"no command has this name; add {wire.type_name!r} to the aliases of the class that it was renamed to"
     cls = types.class_of(Command, wire.type_name)
     if isinstance(error, UnknownMessageType):

@@ -60,25 +60,20 @@ class TypeRegistry:
 
         Raises `UnknownMessageType` (retriable: this process may be older than the message).
         """
-        classes = self._classes[kind]
-        cls = classes.get(name)
+        cls = self._classes[kind].get(name) or self.find(kind, name)
         if cls is None:
-            self.index()
-            cls = classes.get(name)
-            if cls is None:
-                raise UnknownMessageType(
-                    f"no {kind.__name__} is named {name!r}; if the class was renamed, add this name to its aliases; "
-                    "otherwise import its module, and name its app in INSTALLED_APPS"
-                )
+            raise UnknownMessageType(
+                f"no {kind.__name__} is named {name!r}; if the class was renamed, add this name to its aliases; "
+                "otherwise import its module, and name its app in INSTALLED_APPS"
+            )
         return cls
 
-    def knows(self, kind: type[Kind], name: str) -> bool:
-        """Return True if this process has a class of this name or alias."""
-        try:
-            self.class_of(kind, name)
-        except UnknownMessageType:
-            return False
-        return True
+    def find(self, kind: type[Kind], name: str) -> type[Kind] | None:
+        """Return the class by its name or one of its aliases; None if this process has none."""
+        classes = self._classes[kind]
+        if name not in classes:
+            self.index()
+        return classes.get(name)
 
     def index(self) -> None:
         """Name the classes declared since the last call. Classes that cannot be named yet are tried again later."""

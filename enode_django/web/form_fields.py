@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import types as python_types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from difflib import get_close_matches
@@ -35,7 +35,6 @@ from enode_django.serialization.plain import MOST_BITS, MOST_DIGITS
 from enode_django.web.failures import texts_of
 
 AGGREGATE = "aggregate_root_id"
-_BLANK = ("", "---------")
 _META = ("command", "exclude", "extra_kwargs", "fields", "help_texts", "internal", "labels", "widgets")
 """The options of the ``Meta`` of forms and serializers."""
 
@@ -52,12 +51,16 @@ class DateTimeField(forms.DateTimeField):
         return moment
 
 
+def _blank(options: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """Return the choice of nothing, unless the field is required and something is chosen at first."""
+    return [] if options.get("initial") is not None and options.get("required") else [("", "---------")]
+
+
 class EnumField(forms.TypedChoiceField):
     """Lets the user choose a member by its name. Members of Django's choices show their labels."""
 
     def __init__(self, kind: type[Enum], **options: Any) -> None:
-        blank = [] if options.get("initial") is not None and options.get("required") else [_BLANK]
-        choices = [*blank, *((member.name, _label(member)) for member in kind)]
+        choices = [*_blank(options), *((member.name, _label(member)) for member in kind)]
         super().__init__(choices=choices, coerce=lambda name: kind[name], empty_value=None, **options)
 
     def prepare_value(self, value: Any) -> Any:
@@ -77,8 +80,7 @@ class LiteralField(forms.TypedChoiceField):
         if len({*texts}) < len(texts):
             texts = [repr(value) for value in values]
         self._values = dict(zip(texts, values, strict=True))
-        blank = [] if options.get("initial") is not None and options.get("required") else [_BLANK]
-        choices = [*blank, *((text, text) for text in texts)]
+        choices = [*_blank(options), *((text, text) for text in texts)]
         super().__init__(choices=choices, coerce=self._values.__getitem__, empty_value=None, **options)
 
     def prepare_value(self, value: Any) -> Any:

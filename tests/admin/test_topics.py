@@ -367,7 +367,7 @@ def test_names_of_topics_and_groups_stay_text(queue: MemoryTransport) -> None:
     queue.send("dead.<i>", {0: [b"<u>"]})
     client = client_of("change_topic", "view_payload")
     listed = client.get(LIST)
-    urls = {row.topic: row.url for row in listed.context["rows"]}
+    urls = {row["topic"]: row["url"] for row in listed.context["rows"]}
     pages = [listed, client.get(urls["<b>orders"])]
     base = urls["<b>orders"].removesuffix("change/")
     query = urlencode({"group": "<i>'billing&"})

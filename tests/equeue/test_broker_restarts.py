@@ -333,7 +333,8 @@ def test_two_signals_that_come_together_stop_it_once(own_broker: RunningBroker) 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raised: list[int] = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)
-    broker = server.Broker(BrokerOptions(directory=tmp_path), on_turn=lambda: None, on_stop=lambda: None)
+    options = BrokerOptions(directory=tmp_path)
+    broker = server.Broker(options, on_turn=lambda: None, on_stop=lambda: None, on_figures=None)
     broker._stops = Stops(iter([0.0, AS_ONE / 2, AS_ONE]).__next__)
     for _ in range(3):
         assert raised == []

@@ -12,7 +12,7 @@ import pytest
 from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backup import Backups
+from enode_django.equeue.broker.backups import Backups
 from enode_django.equeue.broker.checkpoint import PendingCheckpoint
 from enode_django.equeue.broker.flusher import Action
 from enode_django.equeue.broker.handlers import Handlers
@@ -129,7 +129,8 @@ def test_a_broker_that_fails_without_clients_keeps_its_directory_while_a_checkpo
         return write(pending)
 
     async def scenario() -> None:
-        broker = Broker(BrokerOptions(directory=tmp_path / "data"), on_turn=lambda: None, on_stop=lambda: None)
+        options = BrokerOptions(directory=tmp_path / "data")
+        broker = Broker(options, on_turn=lambda: None, on_stop=lambda: None, on_figures=None)
         broker._state.open()
         broker._build()
         monkeypatch.setattr(PendingCheckpoint, "write", write_later)

@@ -8,33 +8,22 @@ broker still writes to are copied as far as the checkpoint covers them.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import shutil
-import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from enode_django.equeue.broker.calls import Background, Call, Later
 from enode_django.equeue.broker.checkpoint import Checkpoint, before, load_checkpoint, write_checkpoint
-from enode_django.equeue.broker.chunk import Chunk
+from enode_django.equeue.broker.chunk import BLOCK, Chunk
 from enode_django.equeue.broker.index import ENTRY_SIZE, SEGMENT_ENTRIES
 from enode_django.equeue.broker.index_files import index_path
-from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.broker.timelines import copied
 from enode_django.equeue.files import make_directory, open_private, sync_directory, translated
 from enode_django.exceptions import QueueError
 
-logger = logging.getLogger(__name__)
-
 BACKUPS = "backups"
-_BLOCK = 1 << 20
 _ATTEMPTS = 10
-_PATIENCE = 60.0
-_PAUSE = 0.05
 
 
 class BackedUp(NamedTuple):
@@ -44,43 +33,6 @@ class BackedUp(NamedTuple):
     position: int
     linked_bytes: int
     copied_bytes: int
-
-
-class Backups:
-    """Makes backups on request of clients, one at a time. Lives in the event loop; another thread waits for the disk.
-    ``checkpoint`` writes a checkpoint, or waits for the one that is being written."""
-
-    def __init__(self, store: MessageStore, checkpoint: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
-        self._checkpoint = checkpoint
-        self._background = Background()
-        self._is_running = False
-
-    def begin(self, call: Call, name: str) -> Later:
-        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another is made."""
-        if self._is_running:
-            raise QueueError("another backup is being made; wait until it has ended")
-        self._is_running = True
-        return self._background.answer(call, f"back_up {name}", self._back_up(name))
-
-    async def _back_up(self, name: str) -> dict[str, Any]:
-        try:
-            position = self._store.position
-            await self._reach(position)
-            made = await asyncio.to_thread(back_up, self._store.directory, name, at_least=position)
-        finally:
-            self._is_running = False
-        logger.info("made the backup %s: %d bytes linked, %d copied", *(made.path, *made[2:]))
-        return {**made._asdict(), "path": str(made.path)}
-
-    async def _reach(self, position: int) -> None:
-        """Wait until a checkpoint covers the log up to ``position``. Raises `QueueError` after `_PATIENCE` seconds."""
-        deadline = time.monotonic() + _PATIENCE
-        while self._store.position - self._store.since_checkpoint < position:
-            if time.monotonic() > deadline:
-                raise QueueError("no checkpoint could be written for the backup; see the broker's log, and try again")
-            await self._checkpoint()
-            await asyncio.sleep(_PAUSE)
 
 
 def back_up(directory: Path, name: str, *, at_least: int = 0) -> BackedUp:
@@ -175,7 +127,7 @@ def _copy(source: Path, target: Path, length: int) -> int:
     """Copy the first ``length`` bytes, or fewer if there are fewer, and make them safe; returns how many."""
     left = length
     with open(source, "rb") as reading, open(target, "wb", opener=open_private) as writing:
-        while left and (data := reading.read(min(_BLOCK, left))):
+        while left and (data := reading.read(min(BLOCK, left))):
             writing.write(data)
             left -= len(data)
         writing.flush()

@@ -13,9 +13,9 @@ from enode_django.equeue.broker.held_memory import IDLE_SECONDS, HeldMemory
 from enode_django.equeue.files import PRIVATE, UNREADABLE, write_all
 
 _MOST_BUFFERS = 512
-_BLOCK = 1 << 20
-_PAGE = 4096
-UNREADABLE_PAGE = b"\xff" * _PAGE
+BLOCK = 1 << 20
+PAGE = 4096
+UNREADABLE_PAGE = b"\xff" * PAGE
 """Replaces a page that the disk cannot read. It is neither a batch nor a hole: a crash of the machine leaves zeros."""
 _NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 """A flag of Linux: read only what is in memory."""
@@ -77,8 +77,8 @@ class Chunk:
 
     def _copy(self, start: int, target: int, target_start: int) -> None:
         """Write the bytes from ``start`` on to a file that begins at ``target_start``, and make them safe."""
-        for position in range(start, self.end, _BLOCK):
-            length = min(_BLOCK, self.end - position)
+        for position in range(start, self.end, BLOCK):
+            length = min(BLOCK, self.end - position)
             write_all(target, self.read_anyway(position, length), position - target_start)
         os.fdatasync(target)
 
@@ -166,7 +166,7 @@ class Chunk:
     def _pieces(self, position: int, length: int) -> list[tuple[int, int]]:
         """Return the position and length of each piece of a range that is split at the file's pages."""
         first, last = position - self.start, position - self.start + length
-        cuts = [first, *range((first // _PAGE + 1) * _PAGE, last, _PAGE), last]
+        cuts = [first, *range((first // PAGE + 1) * PAGE, last, PAGE), last]
         return [(self.start + begin, end - begin) for begin, end in pairwise(cuts)]
 
     def _left(self, position: int, length: int) -> int:

@@ -151,7 +151,7 @@ class Deletion:
     def remove(self, detached: Sequence[Detached]) -> None:
         """Delete detached files, the oldest first. Blocks on the disk. Raises `StorageFailed`."""
         self._log.flush()  # makes the commits safe that allow this deletion
-        self._log.remove(path for each in detached for path in _paths(each))
+        self._log.remove(path for one in detached for path in (one.chunk, *(index.path for index in one.indexes)))
 
     def roll(self, retention: Retention, consumed: Consumed) -> None:
         """Begin a new file if no message is needed, so that the newest file can be deleted, too. Raises `QueueFull`."""
@@ -161,11 +161,6 @@ class Deletion:
             view.find(start, end, parts)
         if not retention.spares(list(parts), consumed, self._notices, now=self._now()):
             self._log.roll()
-
-
-def _paths(detached: Detached) -> Iterator[Path]:
-    yield detached.chunk
-    yield from (index.path for index in detached.indexes)
 
 
 def _written(path: Path) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backup import Backups
+from enode_django.equeue.broker.backups import Backups
 from enode_django.equeue.broker.calls import LATER, Background, Call, Later, WhenSafe
 from enode_django.equeue.broker.index_files import IndexFile, delete_index_files
 from enode_django.equeue.broker.index_loader import offsets_at

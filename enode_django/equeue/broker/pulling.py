@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
@@ -28,22 +29,20 @@ Found: TypeAlias = list[tuple[int, Sequence[StoredBatch], int]]
 """Per queue its number, its batches, and the version of the topic's route."""
 
 
+@dataclass(slots=True, eq=False)
 class _Pull:
     """A pull that could not be answered at once. While it waits for messages, each of its queues refers to it."""
 
-    __slots__ = ("call", "is_late", "is_reading", "limit", "offsets", "timer", "topic")
-
-    def __init__(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, *, is_late: bool) -> None:
-        self.call = call
-        self.topic = topic
-        self.offsets = offsets
-        self.limit = limit
-        self.timer: asyncio.TimerHandle | None = None
-        self.is_reading = False
-        self.is_late = is_late
-        """True after its timeout, or from the beginning without one: the answer is then what the disk read returns. If
-        an index is being rebuilt, a pull without a timeout is answered after that: its client would take the queue for
-        empty."""
+    call: Call
+    topic: str
+    offsets: Mapping[int, int]
+    limit: int
+    is_late: bool
+    """True after its timeout, or from the beginning without one: the answer is then what the disk read returns. If an
+    index is being rebuilt, a pull without a timeout is answered after that: its client would take the queue for
+    empty."""
+    timer: asyncio.TimerHandle | None = None
+    is_reading: bool = False
 
 
 class Pulling:

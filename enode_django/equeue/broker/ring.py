@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 
 from enode_django.equeue.broker.batches import StoredBatch
 
@@ -20,8 +20,7 @@ class Ring:
         self._batches = batches
         self._size = size
         self.held_bytes = 0
-        self._order: deque[int] = deque()
-        self._found: dict[int, StoredBatch] = {}
+        self._found: OrderedDict[int, StoredBatch] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._found)
@@ -31,11 +30,11 @@ class Ring:
         size = len(batch.body)
         if size > self._size or not self._batches:
             return
-        self._order.append(position)
         self._found[position] = batch
         self.held_bytes += size
-        while len(self._order) > self._batches or self.held_bytes > self._size:
-            self.held_bytes -= len(self._found.pop(self._order.popleft()).body)
+        while len(self._found) > self._batches or self.held_bytes > self._size:
+            _, oldest = self._found.popitem(last=False)
+            self.held_bytes -= len(oldest.body)
 
     def get(self, position: int) -> StoredBatch | None:
         return self._found.get(position)

@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.batches import ALIGNMENT, MAGIC, MAX_HEADER, Header, decode_header
-from enode_django.equeue.broker.chunk import UNREADABLE_PAGE, Chunk
+from enode_django.equeue.broker.chunk import BLOCK, PAGE, UNREADABLE_PAGE, Chunk
 from enode_django.equeue.broker.log import LogReader
 from enode_django.equeue.records import is_whole
-
-_PAGE = 4096
-_BLOCK = 1 << 20
 
 
 class Found(NamedTuple):
@@ -87,11 +84,11 @@ def _next_header(log: LogReader, position: int) -> Header | None:
 
 
 def _header_between(chunk: Chunk, first: int, last: int) -> Header | None:
-    for block in range(first, last, _BLOCK):
+    for block in range(first, last, BLOCK):
         # A header may begin in one block and end in the next one.
-        data = chunk.read_anyway(block, min(_BLOCK, last - block) + MAX_HEADER)
+        data = chunk.read_anyway(block, min(BLOCK, last - block) + MAX_HEADER)
         place = data.find(MAGIC)
-        while 0 <= place < _BLOCK:
+        while 0 <= place < BLOCK:
             if (block + place) % ALIGNMENT == 0:
                 header = decode_header(data[place : place + MAX_HEADER], block + place)
                 if header is not None:
@@ -116,8 +113,8 @@ def _is_unreadable(log: LogReader, first: int, last: int) -> bool:
     chunk = log.chunk_at(first)
     if chunk is None or chunk.end < last:
         return False
-    for position in range(first, last, _BLOCK):
-        data = chunk.read_if_readable(position, min(_BLOCK, last - position))
+    for position in range(first, last, BLOCK):
+        data = chunk.read_if_readable(position, min(BLOCK, last - position))
         if data is None or UNREADABLE_PAGE in data:
             return True
     return False
@@ -130,7 +127,7 @@ def _has_hole(log: LogReader, first: int, last: int) -> bool:
     if chunk is None or chunk.end < last:
         return True
     begin, end = first - chunk.start, last - chunk.start
-    ends = [*range((begin // _PAGE + 1) * _PAGE, end + 1, _PAGE)]
+    ends = [*range((begin // PAGE + 1) * PAGE, end + 1, PAGE)]
     if chunk.end == last:
         ends.append(end)
     return any(not any(chunk.read_anyway(chunk.start + page - ALIGNMENT, ALIGNMENT)) for page in ends)

@@ -13,7 +13,7 @@ from typing import Any
 from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
-from enode_django.equeue.broker.backup import Backups
+from enode_django.equeue.broker.backups import Backups
 from enode_django.equeue.broker.checkpoints import Checkpoints
 from enode_django.equeue.broker.deleter import Deleter
 from enode_django.equeue.broker.flusher import Action, Flusher
@@ -78,7 +78,7 @@ class Broker:
         *,
         on_turn: Callable[[], object],
         on_stop: Callable[[], object],
-        on_figures: Callable[[Figures], object] | None = None,
+        on_figures: Callable[[Figures], object] | None,
     ) -> None:
         self._options = options
         self._on_turn = on_turn
@@ -116,8 +116,7 @@ class Broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
         timers = [asyncio.create_task(self._every(seconds, action)) for seconds, action in self._chores()]
-        if self._on_figures is not None:
-            timers.append(asyncio.create_task(self._tell_figures()))  # the first figures at once
+        timers.append(asyncio.create_task(self._tell_figures()))  # the first figures at once
         on_ready(location_of(*server.sockets[0].getsockname()[:2]))
         await self._stopping.wait()
         server.close()
@@ -223,7 +222,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._mind_space),
             (_TICK, self._turn),
             (LOOK_INTERVAL, self._measuring.look),
-            *([] if self._on_figures is None else [(FIGURES_INTERVAL, self._tell_figures)]),
+            (FIGURES_INTERVAL, self._tell_figures),
         ]
 
     async def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:

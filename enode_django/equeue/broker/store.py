@@ -36,7 +36,7 @@ from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.reading import BatchReader
-from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries, renew_unsafe
+from enode_django.equeue.broker.recovery import Recovered, Recovery, Replay, Sent, entry_of, find_entries, renew_unsafe
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.space import DiskSpace
 from enode_django.equeue.clocks import boot_time
@@ -133,10 +133,7 @@ class MessageStore:
         checkpoint = known or Checkpoint(0, 0, (), b"")
         self.has_lost = self._log.end < checkpoint.position
         rebuilt = known is None or self.has_lost
-        if rebuilt:
-            self.queues.load_ends(checkpoint.queues, self._log.start)
-        else:
-            self.queues.load(checkpoint.queues, self._log.start)
+        (self.queues.load_ends if rebuilt else self.queues.load)(checkpoint.queues, self._log.start)
         self.queues.delete_unknown()
         if known is not None:
             restore(known.state)
@@ -145,13 +142,8 @@ class MessageStore:
             self._log, self.queues, replay=replay, replay_from=checkpoint.position, sent=sent, report=self.reader.report
         ).run(start)
         torn = any(self._log.read(recovered.end, ALIGNMENT))
-        self._log.cut(recovered.end)
-        renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.reader.damaged)
-        self._log.skip_to(checkpoint.position)
-        self.queues.load_newest()
-        self.queues.delete_empty_directories()
-        self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
-        self._checkpointed, self._is_first = checkpoint.position, known is None
+        self._go_on(checkpoint, recovered)
+        self._is_first = known is None
         if known is not None and rebuilt:
             # The disk lost what that checkpoint covers. It must not be used again once new data follows.
             self.checkpoint(known.state)
@@ -160,6 +152,16 @@ class MessageStore:
         for chunk in self._log.chunks[-self._preload :] if self._preload else ():
             chunk.preload()
         return Opened(recovered.batches, recovered.end - start, torn, rebuilt and recovered.batches > 0)
+
+    def _go_on(self, checkpoint: Checkpoint, recovered: Recovered) -> None:
+        """Let new data follow what was recovered, which is safe on the disk then."""
+        self._log.cut(recovered.end)
+        renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.reader.damaged)
+        self._log.skip_to(checkpoint.position)
+        self.queues.load_newest()
+        self.queues.delete_empty_directories()
+        self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
+        self._checkpointed = checkpoint.position
 
     @property
     def position(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from enode_django.domain.aggregate import AggregateRoot, accept_events, applies, replay_stream
-from enode_django.domain.declarations import plain_of
+from enode_django.domain.declarations import declared, plain_of
 from enode_django.domain.handlers import HandlerTable, command_handler
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
@@ -317,3 +317,18 @@ def test_a_command_handler_that_cannot_be_called_or_would_do_nothing_is_refused(
 
     with pytest.raises(DefinitionError, match="yields, so that calling it does nothing"):
         command_handler(Command)(generator)
+
+
+def test_a_class_that_is_refused_is_not_declared() -> None:
+    before = len(declared())
+    with pytest.raises(DefinitionError):
+
+        class Wrong(AggregateRoot):
+            snapshot_every = -1
+
+    with pytest.raises(ValueError, match="mutable default"):
+
+        class Mutable(DomainEvent):
+            parts: list[str] = []
+
+    assert declared(before) == []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import pytest
 from django.db import models
 
-from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, handles
+from enode_django import DomainEvent, ModelProjection, MultiProjection, ProcessManager, Projection, handles
 from enode_django.eventing import subscribers
 from enode_django.eventing.base_projections import makes_row
 from enode_django.exceptions import DefinitionError
@@ -53,6 +54,11 @@ class OwnVersion(ReadModel):
 
     class Meta:
         app_label = "parameters"
+
+
+@dataclass
+class State:
+    renames: int = 0
 
 
 Row = TypeVar("Row", bound=ReadModel)
@@ -181,3 +187,14 @@ def test_only_rows_of_aggregates_are_created_so(base: Any) -> None:
 
             @handles(creates=True)
             def opened(self, event: Opened) -> None: ...
+
+
+@pytest.mark.parametrize("base", [ModelProjection, MultiProjection, Projection, ProcessManager[State]])
+def test_a_class_that_is_refused_is_not_declared(base: Any) -> None:
+    with pytest.raises(DefinitionError):
+
+        class Wrong(base):  # type: ignore[misc]
+            @handles(Renamed)
+            def renamed(self, *given: Any) -> None: ...
+
+    assert subscribers.declared_subscribers() == []

@@ -14,7 +14,7 @@ from enode_django.conf import make_conf
 from enode_django.conf.groups import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.processes.children import ContextChildren, Job, Started
-from enode_django.processors.control import Beat, Role, send
+from enode_django.processors.control import Role, send
 from enode_django.processors.supervisor import supervisor_name
 from enode_django.processors.worker import worker_name
 from enode_django.processors.worker_group import (
@@ -49,7 +49,7 @@ class EndsWhenAskedFor:
         self.connection, self._theirs = multiprocessing.Pipe()
 
     def is_alive(self) -> bool:
-        send(self._theirs, Beat({"finished": 7}))
+        send(self._theirs, {"finished": 7})
         self._theirs.close()
         return False
 
@@ -242,7 +242,7 @@ def test_silent_worker_is_killed_when_it_had_the_time_to_start_or_to_end_its_wor
     worker.process, worker.notes = process, [NOTHING_IN_FLIGHT]
     worker.connection, theirs = multiprocessing.Pipe()
     if beats:
-        send(theirs, Beat({}))
+        send(theirs, {})
     while now[0] <= patience:
         crew.look()
         assert process.exitcode is None
@@ -265,7 +265,7 @@ def test_no_time_counts_in_which_the_supervisor_did_not_look() -> None:
     process: Any = LivesUntilKilled()
     worker.process, worker.notes = process, [position_of(0, 5), 1]
     worker.connection, theirs = multiprocessing.Pipe()
-    send(theirs, Beat({}))
+    send(theirs, {})
     crew.look()
     now[0] = 3_600.0
     crew.look()
