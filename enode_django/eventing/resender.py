@@ -22,7 +22,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
-from enode_django.eventing.code import code_fingerprint, is_other_code
+from enode_django.eventing.code import handlers_fingerprint, is_other_code
 from enode_django.eventing.drained_topics import Goal, is_worked_off
 from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.pending import Failure
@@ -185,7 +185,7 @@ class Resender:
 
     @property
     def _code(self) -> str:
-        return code_fingerprint(self._processor.subscriber)
+        return handlers_fingerprint(self._processor.subscriber)
 
     def _save(self, position: Position) -> None:
         execute(self._processor.alias, _SAVE, (position.generation, position.transaction_id, self._code, *self._key))

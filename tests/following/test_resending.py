@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from psycopg.errors import DeadlockDetected
 
-from enode_django import Command, ProcessManager, handles
+from enode_django import AggregateRoot, Command, ProcessManager, handles
 from enode_django.equeue.messages import Commit
+from enode_django.eventing.code import code_fingerprint, handlers_fingerprint
 from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.resender import Resender
@@ -20,6 +21,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters, key_of
 from enode_django.models import Subscription
 from enode_django.serialization.codec import encode_stream
+from enode_django.serialization.registry import types
 from tests.following.domain import Behaviour, Console, Kindness, Opened, Thanked, TooMuch
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep
@@ -281,4 +283,19 @@ def test_the_code_of_a_subscription_without_its_fingerprint_counts_as_the_same(h
     harness.stored("c", Opened(owner="ann"))
     sent = resending.handled()
     Subscription.objects.update(fingerprint=None)
+    assert resending.resent(resending.new_resender()) == sent
+
+
+def test_a_process_that_knows_more_types_has_the_same_code(harness: Harness) -> None:
+    """Hosts may have other apps installed."""
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+
+    class OfAnotherApp(AggregateRoot):
+        type_name = "resending.OfAnotherApp"
+
+    assert types.name_of(OfAnotherApp)
+    for fingerprint in (code_fingerprint, handlers_fingerprint):
+        fingerprint.cache_clear()
     assert resending.resent(resending.new_resender()) == sent
