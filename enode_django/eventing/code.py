@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from enode_django.eventing.base_projections import BaseProjection, models_of
@@ -25,22 +25,43 @@ def code_fingerprint(subscriber: Subscriber) -> str:
     """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does; computed once in a process, when all apps
     are loaded. Failed events are tried again when it changes.
 
-    It covers the handlers with their marks and what they use of the same package, the state of a process manager, the
-    upcasters of the types that they handle, and the types that the process knows. It is empty if the code cannot be
+    It covers what `handlers_fingerprint` does, and the types that the process knows. It is empty if the code cannot be
     read.
     """
+    return _fingerprint(subscriber, _description, "what it parks is not tried again when it changes")
+
+
+@lru_cache(maxsize=1_000)
+def handlers_fingerprint(subscriber: Subscriber) -> str:
+    """Return the fingerprint, like `code_fingerprint`, of the code on which the effects of a subscriber depend.
+
+    It covers the handlers with their marks and what they use of the same package, the state of a process manager, and
+    the upcasters of the types that they handle.
+    """
+    return _fingerprint(subscriber, _description_of_handlers, "it is taken for unchanged")
+
+
+_Describe = Callable[[Subscriber, Sequence[Followed], CodeReader], Iterator[str]]
+
+
+def _fingerprint(subscriber: Subscriber, describe: _Describe, consequence: str) -> str:
     try:
         followed = sorted(followed_by(subscriber), key=types.stable_name_of)
         models = models_of(subscriber) if isinstance(subscriber, BaseProjection) else ()
         reader = CodeReader([type(subscriber), *models, *followed])
-        return digest(_description(subscriber, followed, reader), reader)
+        return digest(describe(subscriber, followed, reader), reader)
     except Exception:
         # A worker must not end because it cannot read application code.
-        logger.exception("the code of %s cannot be read: what it parks is not tried again when it changes", subscriber)
+        logger.exception("the code of %s cannot be read: %s", subscriber, consequence)
         return ""
 
 
 def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: CodeReader) -> Iterator[str]:
+    yield from _description_of_handlers(subscriber, followed, reader)
+    yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())
+
+
+def _description_of_handlers(subscriber: Subscriber, followed: Sequence[Followed], reader: CodeReader) -> Iterator[str]:
     name_of = types.stable_name_of
     for cls in followed:
         yield f"handles {name_of(cls)} {cls.schema_version}"
@@ -61,7 +82,6 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
         yield from reader.own_methods(state_type_of(subscriber).cls)
     if subscriber._enode_has_keys or subscriber._enode_key is not None:
         yield f"key {reader.value(subscriber._enode_key)}"
-    yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())
 
 
 def rows_fingerprint(projection: BaseProjection) -> str:

@@ -5,6 +5,8 @@ again. Once the commands' queue is worked off, every command that followed from 
 store, a stream or a refusal, or be a dead letter. A command with neither is sent again. Its id is the same, so it takes
 effect once, even if the first one was handled. A command that changed nothing, or failed because its aggregate does not
 exist, leaves no trace; sent again, it has the same outcome.
+
+After a change of the code, handlers may yield other commands than before: what was stored until then is left alone.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
+from enode_django.eventing.code import handlers_fingerprint, is_other_code
 from enode_django.eventing.drained_topics import Goal, is_worked_off
 from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.pending import Failure
@@ -36,11 +39,11 @@ LOOK_AGAIN = 0.5
 """Seconds between checks whether the commands' queue is worked off."""
 
 _READ = f"""
-    SELECT resent_generation, resent_position FROM {checkpoints.SUBSCRIPTION}
+    SELECT resent_generation, resent_position, coalesce(fingerprint, '') FROM {checkpoints.SUBSCRIPTION}
     WHERE subscriber = %s AND shard = %s AND resent_position IS NOT NULL
 """
 _SAVE = f"""
-    UPDATE {checkpoints.SUBSCRIPTION} SET resent_generation = %s, resent_position = %s
+    UPDATE {checkpoints.SUBSCRIPTION} SET resent_generation = %s, resent_position = %s, fingerprint = %s
     WHERE subscriber = %s AND shard = %s
 """
 
@@ -97,12 +100,18 @@ class Resender:
         self.next_step = self._clock() + self._interval
 
     def _begin(self) -> Position:
-        """Return the position to go on from. It is at first the swept one: only later streams are checked."""
-        for generation, transaction_id in execute(self._processor.alias, _READ, self._key):
-            return Position(generation, transaction_id)
-        swept = self._processor.subscribe(self._shard).swept_position
-        self._save(swept)
-        return swept
+        """Return the position to go on from. It is at first the swept one: only later streams are checked. With other
+        code than before it is the present one."""
+        noted = execute(self._processor.alias, _READ, self._key).fetchone()
+        if noted is None:
+            position = self._processor.subscribe(self._shard).swept_position
+        else:
+            generation, transaction_id, code = noted
+            position = Position(generation, transaction_id)
+            if is_other_code(code, self._code):
+                position = max(position, self._shard.position())
+        self._save(position)
+        return position
 
     def _look(self, after: Position, goal: Goal) -> None:
         page = self._shard.feed(after, limit=ROWS_AT_ONCE)
@@ -174,8 +183,12 @@ class Resender:
     def _key(self) -> tuple[str, int]:
         return self._processor.key, self._shard.number
 
+    @property
+    def _code(self) -> str:
+        return handlers_fingerprint(self._processor.subscriber)
+
     def _save(self, position: Position) -> None:
-        execute(self._processor.alias, _SAVE, (position.generation, position.transaction_id, *self._key))
+        execute(self._processor.alias, _SAVE, (position.generation, position.transaction_id, self._code, *self._key))
 
 
 def _command_key(command: Command) -> tuple[str, str]:

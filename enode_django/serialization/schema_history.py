@@ -23,7 +23,7 @@ class CurrentSchema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.name, *self.aliases)
+        return tuple(dict.fromkeys((self.name, *self.aliases)))  # the present name may be among the aliases
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
 from psycopg.errors import DeadlockDetected
 
-from enode_django import Command
+from enode_django import AggregateRoot, Command, ProcessManager, handles
 from enode_django.equeue.messages import Commit
+from enode_django.eventing.code import code_fingerprint, handlers_fingerprint
 from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.resender import Resender
@@ -18,8 +19,10 @@ from enode_django.eventing.retry_decisions import RetryPolicy
 from enode_django.eventing.unparking import skip_parked
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters, key_of
+from enode_django.models import Subscription
 from enode_django.serialization.codec import encode_stream
-from tests.following.domain import Behaviour, Kindness, Opened, Thanked, TooMuch
+from enode_django.serialization.registry import types
+from tests.following.domain import Behaviour, Console, Kindness, Opened, Thanked, TooMuch
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep
 
@@ -27,8 +30,8 @@ from tests.following.test_sweeping import Sweep
 class Resending(Sweep):
     """A sweeping subscription of `Kindness`, and a resender for a topic of one queue."""
 
-    def __init__(self, harness: Harness) -> None:
-        super().__init__(harness, subscribers.instance(Kindness))
+    def __init__(self, harness: Harness, subscriber: ProcessManager | None = None) -> None:
+        super().__init__(harness, subscriber or subscribers.instance(Kindness))
         self.transport.create_topic("commands", 1)
         self.commands = self.transport.acquire("processors", "commands", 0, "me", 1e6)
         self.subscription.policy = RetryPolicy(1, 1.0)
@@ -66,6 +69,17 @@ class Resending(Sweep):
     def taken(self) -> list[Command]:
         taken, self.harness.sent[:] = list(self.harness.sent), []
         return taken
+
+
+class Kinder(Kindness):
+    """`Kindness` in a later release."""
+
+    abstract = True
+    name = "following.kindness"
+
+    @handles
+    def opened(self, event: Opened) -> Iterator[Command]:
+        yield Console(f"guest-{event.owner}", amount=1)
 
 
 def let_happen(harness: Harness, commands: Sequence[Command]) -> None:
@@ -248,3 +262,40 @@ def test_what_was_handled_before_the_first_look_is_left_alone(harness: Harness) 
     sweep.run()
     harness.sent.clear()
     assert Resending(harness).resent() == []
+
+
+def test_what_was_stored_before_other_code_began_is_left_alone(harness: Harness) -> None:
+    """Its commands were those of the earlier code: the others would come in addition."""
+    earlier = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    let_happen(harness, earlier.handled())
+    later = Resending(harness, Kinder())
+    assert later.resent() == []
+    harness.stored("d", Opened(owner="bea"))
+    sent = later.handled()
+    assert [command.aggregate_root_id for command in sent] == ["guest-bea"]
+    assert later.resent(later.new_resender()) == sent
+
+
+def test_the_code_of_a_subscription_without_its_fingerprint_counts_as_the_same(harness: Harness) -> None:
+    """This happens after an upgrade."""
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+    Subscription.objects.update(fingerprint=None)
+    assert resending.resent(resending.new_resender()) == sent
+
+
+def test_a_process_that_knows_more_types_has_the_same_code(harness: Harness) -> None:
+    """Hosts may have other apps installed."""
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+
+    class OfAnotherApp(AggregateRoot):
+        type_name = "resending.OfAnotherApp"
+
+    assert types.name_of(OfAnotherApp)
+    for fingerprint in (code_fingerprint, handlers_fingerprint):
+        fingerprint.cache_clear()
+    assert resending.resent(resending.new_resender()) == sent

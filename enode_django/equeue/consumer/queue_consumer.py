@@ -92,6 +92,7 @@ class QueueConsumer:
         self._puller = PullingThread(transport)
         self._windows: dict[int, OffsetWindow] = {}
         self._draining: list[OffsetWindow] = []
+        self._releasing: Sequence[OffsetWindow] = ()
         self._routes: set[int | None] = set()
         self._next_try = 0.0
         self._warned: dict[int, float] = {}
@@ -356,8 +357,10 @@ class QueueConsumer:
         return [body for queue in queues for body in self._receipts(queue)]
 
     def _lose(self, window: OffsetWindow) -> None:
-        if not window.closed:
-            logger.warning("lost %s/%d: another worker has taken it over", window.topic, window.queue)
+        # The transport may have released a queue, and refuse to renew it, before its call returns.
+        if not window.closed and window not in self._releasing:
+            told = "lost %s/%d for %s: another worker has taken it over"
+            logger.warning(told, window.topic, window.queue, self.group)
             window.close()
             self.wake()
 
@@ -407,16 +410,22 @@ class QueueConsumer:
         """Release queues, and close the windows of the released ones."""
         if not windows:
             return
-        epochs = {window.queue: window.epoch for window in windows}
-        released: Collection[int] = epochs
-        with self._losing_gone():
-            try:
-                self._transport.release(self.group, self._topic, self._owner, epochs)
-            except PartlyUnavailable as some:
-                released = some.answers
-            for window in windows:
-                if window.queue in released:
+        self._releasing = windows
+        try:
+            with self._losing_gone():
+                for window in self._released(windows):
                     window.close()
+        finally:
+            self._releasing = ()
+
+    def _released(self, windows: Sequence[OffsetWindow]) -> Sequence[OffsetWindow]:
+        """Let the transport release the queues of these windows. Return those that it could reach."""
+        epochs = {window.queue: window.epoch for window in windows}
+        try:
+            self._transport.release(self.group, self._topic, self._owner, epochs)
+        except PartlyUnavailable as some:
+            return [window for window in windows if window.queue in some.answers]
+        return windows
 
     def abandon(self) -> None:
         """Commit what is finished and release every queue at once; unfinished messages are delivered again elsewhere.

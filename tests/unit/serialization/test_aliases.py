@@ -16,11 +16,13 @@ from enode_django import (
     DomainEvent,
     DomainException,
     ProcessManager,
+    Unique,
     applies,
     command_handler,
     handles,
 )
 from enode_django.checks.definitions import check_definitions
+from enode_django.domain.declarations import aliases_of
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventing.registry import subscribers
@@ -29,6 +31,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import AggregateTypeMismatch, DefinitionError, UnknownMessageType
 from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.unique_keys import names_of as unique_names_of
 from enode_django.serialization.codec import (
     StoredEvent,
     StoredRefusal,
@@ -39,6 +42,7 @@ from enode_django.serialization.codec import (
 )
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import TypeRegistry, types
+from enode_django.serialization.schema_history import CurrentSchema, RecordedSchema, compare, record
 from enode_django.testing.inline import InlineCommandBus
 
 KINDS = (Command, DomainEvent, DomainException, AggregateRoot)
@@ -209,6 +213,67 @@ def test_renaming_a_command_changes_no_derived_id(undeclared: None) -> None:
     assert derived("aliases.Pour", "aliases.Water") == once
     assert derived("aliases.Sprinkle", "aliases.Water", "aliases.Pour") == once
     assert derived("aliases.Sprinkle") != once
+
+
+def in_three_releases(kind: type, **body: Any) -> list[type]:
+    """Return a class as it is before a rename in two deploys (docs/howto/evolving-events.md), between and after it."""
+    names: list[dict[str, Any]] = [
+        {"type_name": "aliases.Water"},
+        {"type_name": "aliases.Water", "aliases": ("aliases.Water", "aliases.Pour")},
+        {"type_name": "aliases.Pour", "aliases": ("aliases.Water",)},
+    ]
+    return [type("Water", (kind,), {**body, **each, "__module__": __name__}) for each in names]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_names_are_read_between_two_deploys_and_the_oldest_stays(undeclared: None, kind: type) -> None:
+    before, between, after = in_three_releases(kind)
+    assert {types.first_name_of(cls) for cls in (before, between, after)} == {"aliases.Water"}
+    assert [types.name_of(cls) for cls in (before, between, after)] == [
+        "aliases.Water",
+        "aliases.Water",
+        "aliases.Pour",
+    ]
+    assert {*aliases_of(between)} == {"aliases.Water", "aliases.Pour"}
+    assert not {name for name, _, _ in types.duplicates() if name.startswith("aliases.")}
+
+
+def test_renaming_a_command_in_two_deploys_changes_no_derived_id(undeclared: None) -> None:
+    commands = [cls(aggregate_root_id="t") for cls in in_three_releases(Command)]
+    copies = [with_derived_ids([each], cause="t/1/0", subscriber="aliases.Gardener") for each in commands]
+    assert len({copied.id for (copied,) in copies}) == 1
+
+
+def test_renaming_an_aggregate_in_two_deploys_keeps_its_unique_values(undeclared: None) -> None:
+    body = {"__annotations__": {"email": str}, "email": "", "unique": Unique("email")}
+    names = [unique_names_of(cls) for cls in in_three_releases(AggregateRoot, **body)]
+    assert names == [["aliases.Water:email"]] * 3
+
+
+@pytest.mark.parametrize("kind", [DomainEvent, DomainException])
+def test_renaming_in_two_deploys_has_no_problem_of_schemas(undeclared: None, kind: type) -> None:
+    before, between, after = (
+        CurrentSchema(name=types.name_of(cls), app="aliases", schema_version=1, fields={}, aliases=aliases_of(cls))
+        for cls in in_three_releases(kind)
+    )
+    recorded: dict[str, RecordedSchema] = {}
+    for current in (before, between, after):
+        assert all(problem.is_news for problem in compare(recorded, [current]))
+        recorded = dict(record(recorded, [current]))
+        assert not list(compare(recorded, [current]))
+
+
+def test_problem_of_a_class_whose_name_is_among_its_aliases_is_told_once() -> None:
+    current = CurrentSchema(
+        name="aliases.Water",
+        app="a",
+        schema_version=1,
+        fields={"litres": "int"},
+        aliases=("aliases.Water", "aliases.Pour"),
+    )
+    recorded = RecordedSchema(name="aliases.Water", app="a", versions={1: {}}, aliases=current.aliases)
+    (problem,) = compare({recorded.name: recorded}, [current])
+    assert "litres is new" in problem.text
 
 
 OLD_NAMES: list[Callable[[], object]] = [
