@@ -218,6 +218,12 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
         )
     known = _declarations(command)
     fields, excluded = getattr(meta, "fields", None), getattr(meta, "exclude", None) or ()
+    for option, value in (("fields", fields), ("exclude", excluded)):
+        if isinstance(value, str):
+            raise DefinitionError(
+                f"{of.__qualname__}.Meta has {option} = {value!r}; give it a list of names, or leave it out: all fields "
+                "of the command are the default"
+            )
     names = tuple(schema_of(command).names) if fields is None else tuple(fields)
     for name in (*names, *excluded):
         if name not in known:
