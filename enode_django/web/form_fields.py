@@ -221,8 +221,8 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
     for option, value in (("fields", fields), ("exclude", excluded)):
         if isinstance(value, str):
             raise DefinitionError(
-                f"{of.__qualname__}.Meta has {option} = {value!r}; give it a list of names, or leave it out: all fields "
-                "of the command are the default"
+                f"{of.__qualname__}.Meta has {option} = {value!r}; give it a list of names, or leave it out: all "
+                "fields of the command are the default"
             )
     names = tuple(schema_of(command).names) if fields is None else tuple(fields)
     for name in (*names, *excluded):
