@@ -150,6 +150,18 @@ _OPTIONS: Mapping[Any, Mapping[str, str]] = {
 """By type, the form field's option for each name of a bound. Browsers check these, too."""
 
 
+_TEXTS: Mapping[str, Any] = {
+    "ge": _("Ensure this value is greater than or equal to %(limit_value)s."),
+    "gt": _("Ensure this value is greater than %(limit_value)s."),
+    "le": _("Ensure this value is less than or equal to %(limit_value)s."),
+    "lt": _("Ensure this value is less than %(limit_value)s."),
+    "multiple_of": _("Ensure this value is a multiple of step size %(limit_value)s."),
+    "pattern": _("Enter a valid value."),
+    "predicate": _("Enter a valid value."),
+}
+"""By name of a bound, what a form says. Where Django has such a text, it is the same, since Django translates it."""
+
+
 class Declaration(NamedTuple):
     """A field as a command declares it. ``declared`` is the whole annotation; ``annotation`` lacks an alternative None
     and the ``bounds``. ``default`` may be a function that returns it."""
@@ -198,7 +210,9 @@ def _validator(bound: Bound) -> Callable[[Any], None]:
         try:
             bound.check(value)
         except InvalidField as error:
-            raise ValidationError(str(error), code=bound.name) from error
+            if bound.name in _TEXTS:
+                raise ValidationError(_TEXTS[bound.name], bound.name, {"limit_value": bound.limit}) from error
+            raise ValidationError(str(error), bound.name) from error
 
     return validate
 
