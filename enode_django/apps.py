@@ -50,6 +50,7 @@ class EnodeConfig(AppConfig):
         register(_later("subscribers.check_subscribers", _is_anything_declared), Tags.models)
         register(_later("subscribers.check_rebuilds", bool), Tags.database)
         register(_later("subscribers.check_owners", bool), Tags.database)
+        register(_later("subscribers.check_states", bool), Tags.database)
         register(_later("scheduling.check_scheduled", bool), Tags.database)
         register(_later("deploy.check_queue"), Tags.compatibility, deploy=True)
         register(_later("deploy.check_production"), Tags.security, deploy=True)

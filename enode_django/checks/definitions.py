@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import typing
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import timedelta
+from enum import Enum
 from itertools import chain
 from typing import Any
 
@@ -27,6 +31,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         *_unhandled(),
         *_names(),
         *_fields(),
+        *_results(),
         *(message for cls in declared() for message in misspelt_settings(cls)),
         *_appliers(),
         *_shared_ids(),
@@ -91,6 +96,36 @@ def _fields() -> Iterator[CheckMessage]:
             schema_of(cls)
         except DefinitionError as error:
             yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")
+
+
+def _results() -> Iterator[CheckMessage]:
+    for command in _named(Command):
+        for result in _declared_results(command):
+            if not _can_be_sent(result):
+                yield Warning(
+                    f"{command.__module__}.{command.__qualname__} declares the result {result!r}, but no handler can "
+                    "return that: a command's result is a plain value, or a list or dict of them.",
+                    hint="Let the handler return what it consists of, such as a number or a dict.",
+                    obj=command,
+                    id="enode_django.W188",
+                )
+
+
+def _declared_results(command: type[Command]) -> Iterator[Any]:
+    for base in vars(command).get("__orig_bases__", ()):
+        if typing.get_origin(base) is Command:
+            yield from typing.get_args(base)
+
+
+def _can_be_sent(result: Any) -> bool:
+    """Return False for an annotation that certainly stands for a value that is not plain."""
+    if arguments := typing.get_args(result):
+        kind = typing.get_origin(result)
+        return kind not in (set, frozenset) and all(map(_can_be_sent, arguments))
+    if not isinstance(result, type):
+        return True
+    is_enum = issubclass(result, Enum) and not issubclass(result, str | int)
+    return not (is_enum or dataclasses.is_dataclass(result) or issubclass(result, set | frozenset | timedelta))
 
 
 def _appliers() -> Iterator[CheckMessage]:

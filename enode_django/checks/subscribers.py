@@ -345,6 +345,33 @@ def check_owners(
     return [message for alias in databases or () for message in _without_owner(alias)]
 
 
+def check_states(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check the running processes in the ``databases`` that Django checks. A database without the tables, or one that
+    is away, is passed over."""
+    with_states = [one for one in subscribers.all() if isinstance(one, ProcessManager) and one._enode_state_type]
+    asked = {*(databases or ())}
+    return [message for one in with_states if one.database in asked for message in _unreadable_states(one)]
+
+
+def _unreadable_states(manager: ProcessManager) -> Iterator[CheckMessage]:
+    from enode_django.eventing.unreadable_states import LOOKED_AT, unreadable_states  # only `check --database` needs it
+
+    try:
+        found = unreadable_states(manager)
+    except DATABASE_ERRORS:
+        return
+    for one in found:
+        yield Warning(
+            f"The code cannot read the states of {one.processes:,} running processes of {_description(manager)}, among "
+            f"the {LOOKED_AT:,} that were read: their next events will be parked.",
+            hint=f"{one.reason[0].upper()}{one.reason[1:]}.",
+            obj=type(manager),
+            id="enode_django.W187",
+        )
+
+
 def _without_owner(alias: str) -> Iterator[CheckMessage]:
     from enode_django.eventing.unowned import unowned_in  # only `check --database` needs it
 

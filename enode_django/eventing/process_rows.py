@@ -41,6 +41,11 @@ _PRUNE = f"""
         LIMIT %s FOR UPDATE SKIP LOCKED
     ) RETURNING key, jsonb_array_length(waiting)
 """
+_RUNNING = f"SELECT id, state FROM {TABLE} WHERE subscriber = %s AND started_at IS NOT NULL AND ended_at IS NULL"
+_OLDEST_AND_NEWEST = f"""
+    SELECT state FROM (({_RUNNING} ORDER BY id LIMIT %s) UNION ({_RUNNING} ORDER BY id DESC LIMIT %s)) AS running
+    ORDER BY id
+"""
 PRUNED_AT_ONCE = 10_000
 
 
@@ -73,6 +78,12 @@ def save(alias: str, subscriber: str, locked: Iterable[str], changed: Mapping[st
     unchanged = [key for key in locked if key not in changed]
     if unchanged:
         execute(alias, _FORGET_EMPTY, (subscriber, unchanged))
+
+
+def running(alias: str, subscriber: str, each: int) -> list[bytes]:
+    """Return the states of running processes: as many of the oldest as ``each`` says, and as many of the newest."""
+    rows = execute(alias, _OLDEST_AND_NEWEST, (subscriber, each, subscriber, each)).fetchall()
+    return [bytes(state) for (state,) in rows]
 
 
 def prune(alias: str, subscriber: str, age: str) -> Mapping[str, int]:

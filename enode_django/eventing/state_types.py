@@ -77,6 +77,14 @@ class DataclassState:
             raise MalformedMessage(f"the state {shown(plain)} is an event, not a {name}; {KEEPS_ITS_KIND}")
         return self._made(self._schema.decode(plain))
 
+    def fits(self, name: str, value: Any) -> bool:
+        """Return whether the field takes this stored value."""
+        try:
+            self._schema.decode({name: value})
+        except InvalidField:
+            return False
+        return True
+
     def _made(self, fields: dict[str, Any]) -> Any:
         try:
             return self.cls(**fields)
@@ -170,6 +178,11 @@ def _restored(kept: dict[str, Any], fields: dict[str, Any]) -> DomainEvent:
     time = datetime.fromisoformat(kept["timestamp"])
     stamp = EventStamp(kept["aggregate_root_id"], kept["version"], time, origin)
     return restorer_of(kept["type"], kept["schema_version"])(fields, stamp, kept["index"])
+
+
+def misfits(state_type: DataclassState, packed: bytes) -> list[str]:
+    """Return the names of the stored fields whose values their fields do not take. Raises `MalformedMessage`."""
+    return [name for name, value in plain_state(packed).items() if not state_type.fits(name, value)]
 
 
 def joined_in(packed: bytes) -> Sequence[str]:

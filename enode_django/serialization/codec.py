@@ -40,7 +40,7 @@ from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import SentCommand, looks_sent, may_have_sent, result_and_sent, with_sent
 from enode_django.serialization.simple_streams import NOT_SIMPLE, pack_simple_stream
 from enode_django.serialization.unpacking import CANNOT_HARM
-from enode_django.serialization.upcasting import upcasters
+from enode_django.serialization.upcasting import Upcastable, upcasters
 
 STREAM = b"\x01"
 REFUSAL = b"\x02"
@@ -219,10 +219,12 @@ def unreadable(stored: Any, error: InvalidField, stamp: EventStamp | None = None
     )
 
 
-def way_out_of(cls: type, schema_version: int) -> str:
+def way_out_of(cls: Upcastable, schema_version: int) -> str:
     """Return what makes stored fields of this version readable."""
+    if schema_version in upcasters.of(cls):
+        return f"correct the upcasters of {cls.__qualname__}, from version {schema_version} on"
     upcaster = f"an upcaster, @upcasts({cls.__qualname__}, from_version={schema_version})"
-    is_newest = schema_version == getattr(cls, "schema_version", None)
+    is_newest = schema_version == cls.schema_version
     return f"raise schema_version to {schema_version + 1} and write {upcaster}" if is_newest else f"write {upcaster}"
 
 

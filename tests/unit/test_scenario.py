@@ -111,6 +111,16 @@ def test_the_first_command_says_whose_events_are_given() -> None:
         refused.then_refused(Full, cup=4)
 
 
+def test_a_repeat_that_is_expected_to_change_nothing_is_said_to_be_one() -> None:
+    command = OpenAccount("ada", owner="Ada")
+    scenario = given().when(command)
+    scenario.when(command).then(AccountOpened(owner="Ada"))
+    with pytest.raises(AssertionError, match=r"got success \[AccountOpened.*\]; it is a repeat, which gets its first"):
+        scenario.then_nothing()
+    with pytest.raises(AssertionError, match=r"got failed .*exists already; choose another id\)$"):
+        scenario.when(OpenAccount("ada", owner="Ada")).then_nothing()
+
+
 def test_a_function_does_not_say_whose_events_are_given() -> None:
     with pytest.raises(
         DefinitionError, match=r"Drain is handled by a function; say whose .* given\(SomeAggregate, Some"

@@ -6,6 +6,8 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
+from annotated_types import Predicate
+from django.utils.translation import override
 from msgspec import Meta
 
 from enode_django import Command
@@ -35,6 +37,14 @@ class Book(Command):
         super().__post_init__()
         if self.way == "back" and self.seats > 2:
             raise ValueError("only two seats are free on the way back")
+
+
+class Pay(Command):
+    type_name = "commandforms.Pay"
+    amount: Annotated[Decimal, Meta(gt=0)]
+    currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")]
+    share: Annotated[float, Predicate(lambda share: share < 0.5)]
+    rows: Annotated[list[int], Meta(min_length=1)]
 
 
 class BookSerializer(CommandSerializer):
@@ -74,11 +84,11 @@ def test_a_form_has_the_bounds_of_its_command() -> None:
     [
         ("seats", 0, "greater than or equal to 1"),
         ("seats", BIG, "less than or equal to 9"),
-        ("price", "0", "must be more than 0"),
+        ("price", "0", "Ensure this value is greater than 0."),
         ("name", "A", "at least 2 characters"),
         ("way", "up", "Select a valid choice"),
         ("stops", '["Bern"]', "0: 'Bern' must match the pattern '^[a-z]+$'"),
-        ("row", "3", "3 must be a multiple of 2"),
+        ("row", "3", "Ensure this value is a multiple of step size 2."),
         ("row", str(BIG), "at most 1000 digits"),
         ("row", "9" * 5000, "Enter a whole number."),
     ],
@@ -87,6 +97,17 @@ def test_what_is_out_of_bounds_is_an_error_of_its_field_of_a_form(name: str, val
     form = command_form(Book)({**ENTERED, name: value}, aggregate_root_id="a")
     assert not form.is_valid()
     assert text in " ".join(form.errors[name])
+
+
+def test_a_form_tells_bounds_to_people_in_their_language() -> None:
+    form = command_form(Pay)({"amount": "0.00", "currency": "e", "share": "0.7", "rows": "[]"}, aggregate_root_id="a")
+    with override("de"):
+        assert form.errors == {
+            "amount": ["Ensure this value is greater than 0."],
+            "currency": ["Bitte einen gültigen Wert eingeben."],
+            "share": ["Bitte einen gültigen Wert eingeben."],
+            "rows": ["[] must have a length of at least 1"],
+        }
 
 
 @pytest.mark.parametrize(("name", "value", "text"), [*WRONG, ("stops", ["a", "B"], "1: 'B' must match the pattern")])

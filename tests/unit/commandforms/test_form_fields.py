@@ -184,6 +184,14 @@ def test_a_form_for_no_command_or_an_unknown_field_is_refused() -> None:
         command_form(Fill, None, ("coin",))
 
 
+@pytest.mark.parametrize("option", ["fields", "exclude"])
+def test_a_text_where_a_list_of_names_belongs_is_refused_as_a_whole(option: str) -> None:
+    with pytest.raises(
+        DefinitionError, match=rf"Meta has {option} = '__all__'; give it a list of names, or leave it out"
+    ):
+        type("All", (CommandForm,), {"Meta": type("Meta", (), {"command": Fill, option: "__all__"})})
+
+
 def test_a_misspelt_option_of_a_form_is_refused_since_it_would_show_what_it_is_to_hide() -> None:
     with pytest.raises(DefinitionError, match=r"Short\.Meta has 'exlude', which is no option; write exclude"):
 

@@ -171,6 +171,23 @@ def test_an_event_whose_fields_do_not_fit_is_malformed_and_says_what_to_do(undec
         restore_event(StoredEvent("upcasting.Lent", 2, {"due_days": "three"}))
 
 
+def test_an_event_whose_upcaster_returns_what_does_not_fit_asks_to_correct_that_one(undeclared: None) -> None:
+    class Lent(DomainEvent):
+        type_name = "upcasting.Lent"
+        schema_version = 3
+        due_days: int
+
+    upcasts(Lent, from_version=1)(lambda fields: {"due": fields["days"]})
+    upcasts(Lent, from_version=2)(lambda fields: fields)
+    with pytest.raises(
+        MalformedMessage, match=r"due_days is missing; correct the upcasters of .*Lent, from version 1 on$"
+    ):
+        restore_event(StoredEvent("upcasting.Lent", 1, {"days": 3}))
+    upcasters.remove(Lent, 1)
+    with pytest.raises(MalformedMessage, match=r"write an upcaster, @upcasts\(.*Lent, from_version=1\)$"):
+        restore_event(StoredEvent("upcasting.Lent", 1, {"days": 3}))
+
+
 def test_a_command_that_waited_during_a_change_of_its_fields_says_what_to_do() -> None:
     from_before = pack((1, "upcasting.Halt", "c", "a", {"cause": "tired"}, b"", "", Halt.schema_version))
     with pytest.raises(
