@@ -41,7 +41,9 @@ _PRUNE = f"""
         LIMIT %s FOR UPDATE SKIP LOCKED
     ) RETURNING key, jsonb_array_length(waiting)
 """
-_RUNNING = f"SELECT id, state FROM {TABLE} WHERE subscriber = %s AND started_at IS NOT NULL AND ended_at IS NULL"
+_RUNNING = f"""
+    SELECT id, state FROM {PROCESS_STATE} WHERE subscriber = %s AND started_at IS NOT NULL AND ended_at IS NULL
+"""
 _OLDEST_AND_NEWEST = f"""
     SELECT state FROM (({_RUNNING} ORDER BY id LIMIT %s) UNION ({_RUNNING} ORDER BY id DESC LIMIT %s)) AS running
     ORDER BY id
