@@ -113,7 +113,11 @@ def _states() -> Iterator[CheckMessage]:
     texts = {"PREFIX": cache.PREFIX}
     if cache.LOCATION is not None:
         texts["LOCATION"] = cache.LOCATION
-    wrong = [f"its {key} is {value!r}; it must be a text" for key, value in texts.items() if not isinstance(value, str)]
+    wrong = [  # not the value, which may be a list of URLs with passwords
+        f"its {key} is of the class {type(value).__name__!r}; it must be a text"
+        for key, value in texts.items()
+        if not isinstance(value, str)
+    ]
     if not wrong and cache.LOCATION is not None:
         from enode_django.runtime import make_states  # slow to import, and not needed without a location
 

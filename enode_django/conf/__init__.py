@@ -31,14 +31,19 @@ def given() -> Mapping[str, Any]:
         _configure()
     value = getattr(settings, "ENODE", {})
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"ENODE must be a dictionary, got {value!r}")
+        raise ConfigurationError(f"ENODE must be a dictionary, got {_kind_of(value)}")
     for key in GROUPS:
         if not isinstance(value.get(key, {}), Mapping):
-            raise ConfigurationError(f"ENODE[{key!r}] must be a dictionary, got {value[key]!r}")
+            raise ConfigurationError(f"ENODE[{key!r}] must be a dictionary, got {_kind_of(value[key])}")
     options = value.get("QUEUE", {}).get("OPTIONS", {})
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f"ENODE['QUEUE']['OPTIONS'] must be a dictionary, got {options!r}")
+        raise ConfigurationError(f"ENODE['QUEUE']['OPTIONS'] must be a dictionary, got {_kind_of(options)}")
     return value
+
+
+def _kind_of(value: object) -> str:
+    """Name the class of a value and not the value, which may be a URL with a password."""
+    return f"a value of the class {type(value).__name__!r}"
 
 
 def _configure() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from math import inf
@@ -217,6 +218,7 @@ class DatabaseSubscribers:
             self._run(f"the outbox of {alias}", partial(self._bus.relay_left, alias, left))
         for subscriber in self._subscribers():
             self._run(subscriber.name, partial(self._do_due, subscriber, began + seconds))
+        self._run("the deletion of old refusals", partial(self._prune_refusals, began + seconds))
         is_over = time.monotonic() > began + seconds
         self._due = began if is_over else began + conf().SUBSCRIBERS.SWEEP_INTERVAL
 
@@ -228,6 +230,14 @@ class DatabaseSubscribers:
             pass
         finally:
             self._mine.begin_until(inf)
+
+    def _prune_refusals(self, until: float) -> None:
+        if (retention := conf().COMMANDS.REFUSAL_RETENTION) is None:
+            return
+        before = datetime.now(UTC) - timedelta(seconds=retention)
+        for shard in self._store.shards:
+            while shard.prune_refusals(before) and time.monotonic() < until:
+                pass
 
     # -- the databases --------------------------------------------------------------------------------------------
 

@@ -103,7 +103,10 @@ def test_a_deletion_asks_for_checkpoints_only_if_they_do_not_count_what_is_due(t
         clock.now += 4 * DAY
         await asyncio.gather(served.trim(), served.trim(), served.deleter.delete())
         assert served.written == 2, "the newest and the one before have to count it"
+        assert len(chunks(tmp_path)) == 2, "the newest one was closed after that"
+        await served.deleter.delete()
         assert len(chunks(tmp_path)) == 1
+        assert served.written == 2
         served.store.abandon()
 
     run(main)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import TestCase
+from django.utils import timezone
 
 from enode_django import execute_command, send_command, send_commands
 from enode_django.databases import execute, separate_connection
@@ -15,7 +17,7 @@ from enode_django.eventing import effects, parking
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import key_of
 from enode_django.immediate import catch_up, following
-from enode_django.models import ParkedEvent
+from enode_django.models import EventStream, ParkedEvent
 from enode_django.outbox import rows
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, mails
@@ -40,6 +42,18 @@ def test_catching_up_compares_and_retries_however_recently_a_command_has(
     assert totals() == {"a": 1}
     catch_up()
     assert totals() == {"a": 2, "b": 1}
+
+
+def test_refusals_are_deleted_when_they_are_older_than_the_settings_say(new_process: NewProcess) -> None:
+    """No worker does it here, and a refusal may quote what a person has entered."""
+    new_process(JarRows)
+    send_command(Fill("a"))
+    send_commands([Fill("a", id="old", amount=200), Fill("a", id="new", amount=200)])
+    refusals = EventStream.unprotected.filter(version=None)
+    refusals.filter(command_id="old").update(created_at=timezone.now() - timedelta(days=91))
+    catch_up()
+    assert [refusal.command_id for refusal in refusals] == ["new"]
+    assert totals() == {"a": 1}
 
 
 def test_a_command_waits_for_nobody_who_is_at_work_on_what_others_have_left(

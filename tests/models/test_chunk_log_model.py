@@ -283,6 +283,13 @@ class ChunkLogMachine(RuleBasedStateMachine):
             self.flushed = self.end  # commits are flushed before the files that they made superfluous are deleted
             self.items = [item for item in self.items if item.start >= starts[deleted]]
 
+    @rule()
+    def close_newest_file(self) -> None:
+        """As when its first batch is old."""
+        if not self.store.deletion.knows_newest:
+            self.store.deletion.look_at_newest()
+        self.store.deletion.roll_older(-1.0)
+
     def _may_delete(self, starts: list[int], max_bytes: int, consumed: dict[Key, int | None]) -> bool:
         if len(starts) < 2 or starts[1] > min(self.kept, self.flushed) or self.end - starts[0] <= max_bytes:
             return False

@@ -231,6 +231,22 @@ def test_settings_show_no_secrets() -> None:
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        "redis://:hidden@queue",
+        {"QUEUE": "redis://:hidden@queue"},
+        {"QUEUE": {"OPTIONS": "secret=hidden"}},
+        {"AGGREGATE_CACHE": {"LOCATION": ["redis://:hidden@one", "redis://:hidden@two"]}},
+    ],
+)
+def test_a_url_in_the_wrong_place_is_reported_without_its_password(wrong: object) -> None:
+    with override_settings(ENODE=wrong):
+        (error,) = check_settings(None)
+    assert "of the class" in error.msg
+    assert "hidden" not in str(error)
+
+
+@pytest.mark.parametrize(
     "settings",
     [["COMMANDS"], {"WORKERS": 4}, {"QUEUE": "redis://127.0.0.1:6379/0"}, {"QUEUE": {"OPTIONS": "prefix=mine"}}],
 )

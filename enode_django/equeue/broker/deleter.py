@@ -20,6 +20,8 @@ CHECKPOINTS = 2
 """The most checkpoints that are written for one deletion."""
 REMOVED_AT_ONCE = 8
 """Files that are removed with one sync of their directory."""
+ROLLED_AT = 1 / 3
+"""The share of ``max_age`` after which the newest file is closed: few messages would not fill it, and stay for ever."""
 
 
 class Deleter:
@@ -121,6 +123,14 @@ class Deleter:
         deleted = await self._delete_all(self._retention)
         if deleted:
             logger.info("deleted %d files of messages", deleted)
+        if self._retention.max_age is not None:
+            await self._close_old_file(self._retention.max_age * ROLLED_AT)
+
+    async def _close_old_file(self, age: float) -> None:
+        """The last step of a deletion: there may be no room for a new file."""
+        if not self._deletion.knows_newest:
+            await asyncio.to_thread(self._deletion.look_at_newest)
+        self._deletion.roll_older(age)
 
     async def _delete_all(self, retention: Retention) -> int:
         deleted, asked = 0, 0

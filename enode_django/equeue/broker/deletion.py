@@ -18,6 +18,7 @@ from enode_django.equeue.broker.interpreter import let_others_run
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, QueueParts, Retention, by_own_ages
+from enode_django.equeue.broker.scan import header_at
 from enode_django.equeue.broker.segments import QueueView, SegmentLoad
 
 SURVEYED_AT_ONCE = 32
@@ -36,6 +37,16 @@ class Detached(NamedTuple):
 
     chunk: Path
     indexes: Sequence[IndexFile]
+
+
+class _Newest(NamedTuple):
+    """The newest message file: its start position, and when its first batch was stored, in seconds since 1970."""
+
+    start: int
+    begun: float
+
+
+_NO_FILE = _Newest(-1, 0.0)
 
 
 class Survey:
@@ -80,7 +91,8 @@ class Survey:
 
 
 class Deletion:
-    """Deletes message files, the oldest first. Called by the thread of the store; any thread may call `remove`."""
+    """Deletes message files, the oldest first. Called by the thread of the store; any thread may call `remove` and
+    `look_at_newest`."""
 
     def __init__(self, log: MessageLog, queues: Queues, now: Callable[[], float]) -> None:
         self.counted = 0
@@ -96,6 +108,7 @@ class Deletion:
         self._notices = Notices()
         self._contents: dict[int, Contents] = {}
         self._surveying: Survey | None = None
+        self._newest = _NO_FILE
 
     def begin_survey(self) -> Survey | None:
         """Return the survey that must `take` and `run` before `is_due` can judge the oldest file; None if none is
@@ -160,6 +173,28 @@ class Deletion:
         for view in chain.from_iterable(self._queues.views(start, end)):
             view.find(start, end, parts)
         if not retention.spares(list(parts), consumed, self._notices, now=self._now()):
+            self._log.roll()
+
+    @property
+    def knows_newest(self) -> bool:
+        """False if `look_at_newest` must be called before `roll_older` can judge the newest file."""
+        return not self._log.chunks or self._newest.start == self._log.chunks[-1].start
+
+    def look_at_newest(self) -> None:
+        """Note when the newest file got its first batch. Blocks on the disk."""
+        start = self._log.chunks[-1].start
+        reader = self._log.reader(start, start)
+        header = header_at(reader, start)
+        reader.release()
+        if header is not None:
+            self._newest = _Newest(start, header.time / 1000)
+
+    def roll_older(self, age: float) -> None:
+        """Begin a new file if the first batch of the newest one is older than ``age`` seconds. Raises `QueueFull`."""
+        now, begun = self._now(), self._newest.begun
+        if begun > now + FAR_AHEAD:
+            begun = self.wrong_times_seen
+        if self._log.chunks and self._newest.start == self._log.chunks[-1].start and now - begun > age:
             self._log.roll()
 
 
