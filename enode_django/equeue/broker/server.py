@@ -26,7 +26,7 @@ from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.stops import Stops
-from enode_django.exceptions import ConfigurationError, QueueFull
+from enode_django.exceptions import ConfigurationError, QueueFull, StorageFailed
 
 __all__ = ["run"]
 
@@ -220,7 +220,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._tidy),
             (options.retention_interval, self._deleter.delete),
             (options.flush_interval, self._flush),
-            (min(_TICK, options.checkpoint_interval), self._mind_space),
+            (min(_TICK, options.checkpoint_interval), self._mind_disk),
             (_TICK, self._turn),
             (LOOK_INTERVAL, self._measuring.look),
             *([] if self._on_figures is None else [(FIGURES_INTERVAL, self._tell_figures)]),
@@ -253,6 +253,19 @@ class Broker:
         self._state.forget_producers()
         self._store.drop_idle()
         self._checkpoints.begin_if_due()
+
+    async def _mind_disk(self) -> None:
+        """Stop if the directory was removed or replaced: further files would not belong to those that are open."""
+        if await asyncio.to_thread(lambda: self._store.is_in_place):
+            await self._mind_space()
+        else:
+            directory = str(self._options.directory)
+            self._fail(
+                StorageFailed(
+                    f"its directory {directory!r} was removed, or another one took its place; put it back, or start "
+                    "the broker again with what is there"
+                )
+            )
 
     async def _mind_space(self) -> None:
         """While space on the disk is short, delete consumed messages before their time."""
