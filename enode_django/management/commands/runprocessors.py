@@ -66,6 +66,7 @@ class Unreachable(CommandError):
 
 class Command(PrintableCommand):
     help = "Runs worker processes that handle commands and run the subscribers, until SIGTERM or SIGINT."
+    is_service = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
