@@ -27,6 +27,7 @@ class EnodeConfig(AppConfig):
         from enode_django.checks.store import (
             check_constraints,
             check_durability,
+            check_encoding,
             check_sessions,
             check_shards,
             check_store,
@@ -45,6 +46,7 @@ class EnodeConfig(AppConfig):
         register(check_store, Tags.compatibility)
         register(check_shards, Tags.database)
         register(check_constraints, Tags.database)
+        register(check_encoding, Tags.database)
         register(check_sessions, Tags.database, deploy=True)
         register(check_durability, Tags.database, deploy=True)
         register(_later("subscribers.check_subscribers", _is_anything_declared), Tags.models)

@@ -18,6 +18,8 @@ from enode_django.exceptions import ConfigurationError, ShardMismatch, StoreUnav
 from enode_django.models import Checkpoint, EventStream
 
 _READ_COMMITTED = "read committed"
+_WIDE = ("UTF8", "SQL_ASCII")
+"""Encodings with all characters: the second stores what it gets."""
 
 
 def check_store(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -161,6 +163,30 @@ def _missing_constraints(alias: str) -> Iterator[CheckMessage]:
                 obj=EventStream,
                 id="enode_django.E027",
             )
+
+
+def check_encoding(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check that those databases of the event store that Django checks (``databases``) can store every character. A
+    database that is away is passed over."""
+    return [
+        Error(
+            f"The database {alias!r} {narrow}.",
+            hint="Make it anew: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+            id="enode_django.E187",
+        )
+        for alias in _asked(databases)
+        if (narrow := narrow_encoding(alias))
+    ]
+
+
+def narrow_encoding(alias: str) -> str:
+    """Say what is wrong if a database has an encoding without some characters; empty if it has all, or is away."""
+    encoding = _setting(alias, "server_encoding")
+    if encoding in ("", *_WIDE):
+        return ""
+    return f"has the encoding {encoding}, not UTF8: an id with a character that {encoding} lacks would stop all workers"
 
 
 def check_sessions(

@@ -141,7 +141,8 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         """Take the lock without waiting. Raises `DirectoryInUse`, which names the holder."""
-        self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        self._path = directory / "lock"
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             lock_file(self._descriptor)
         except BlockingIOError as error:
@@ -153,6 +154,15 @@ class DirectoryLock:
         with suppress(OSError):  # the name is for people; a full disk may have no room for it
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"process {os.getpid()} on {host_name()}".encode(), 0)
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if the directory is still the one that is locked: it was neither removed nor replaced by another one.
+        Blocks on the disk."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def release(self) -> None:
         os.close(self._descriptor)

@@ -35,11 +35,13 @@ class PrintableOutput(OutputWrapper):
     to be given to `write`: it consists of escape sequences, which would be escaped in the text.
 
     When the reader of a pipe has ended, such as `head`, the rest is dropped: the command does its work nevertheless. So
-    it is with ``out`` None, which is what Python has for an output that was closed when the process started.
+    it is with ``out`` None, which is what Python has for an output that was closed when the process started. With
+    ``is_optional`` it is so after any error, such as that of a full disk.
     """
 
-    def __init__(self, out: Any) -> None:
+    def __init__(self, out: Any, *, is_optional: bool = False) -> None:
         super().__init__(out)
+        self._dropped_after = OSError if is_optional else BrokenPipeError
         self.has_reader = out is not None
         self._file = out
 
@@ -66,7 +68,7 @@ class PrintableOutput(OutputWrapper):
     def _dropped_without_reader(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except self._dropped_after:
             self.has_reader = False
             if self._file in (sys.stdout, sys.stderr):  # else Python complains at its end
                 with open(os.devnull, "wb") as nothing:
@@ -78,15 +80,20 @@ class PrintableCommand(BaseCommand):
 
     stdout: PrintableOutput
     stderr: PrintableOutput
+    is_service = False
+    """True if the command's work matters, and not its output."""
 
     def __init__(
         self, stdout: Any = None, stderr: Any = None, no_color: bool = False, force_color: bool = False
     ) -> None:
         super().__init__(stdout, stderr, no_color, force_color)
-        self.stdout = PrintableOutput(stdout or sys.stdout)
-        self.stderr = PrintableOutput(stderr or sys.stderr)
+        self.stdout = self._output(stdout or sys.stdout)
+        self.stderr = self._output(stderr or sys.stderr)
         if not no_color:
             self.stderr.style_func = self.style.ERROR
+
+    def _output(self, out: Any) -> PrintableOutput:
+        return PrintableOutput(out, is_optional=self.is_service)
 
     def say(self, text: str) -> None:
         """Write a line at once, also into a pipe or a file."""
@@ -97,7 +104,7 @@ class PrintableCommand(BaseCommand):
         for name in ("stdout", "stderr"):
             given = options.pop(name, None)
             if given:
-                setattr(self, name, PrintableOutput(given))
+                setattr(self, name, self._output(given))
         try:
             return super().execute(*args, **options)
         finally:

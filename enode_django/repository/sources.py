@@ -142,7 +142,10 @@ def _joined(values: Sequence[ast.expr]) -> list[ast.expr]:
 
 
 def _names(node: Any, owner: str) -> Iterator[str]:
-    """Yield the names in the order of the text. Private names of a class are mangled as Python does."""
+    """Yield the names in the order of the text, without those in assertions, which ``python -O`` leaves out. Private
+    names of a class are mangled as Python does."""
+    if isinstance(node, ast.Assert):
+        return
     if isinstance(node, list):
         for one in node:
             yield from _names(one, owner)

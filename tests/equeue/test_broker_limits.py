@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import struct
 import time
 import uuid
@@ -17,6 +18,7 @@ from enode_django.equeue import known_sends
 from enode_django.equeue.broker import inboxes, pulling, requests, sessions
 from enode_django.equeue.broker.inboxes import Inboxes
 from enode_django.equeue.broker.options import BrokerOptions
+from enode_django.equeue.broker.server import most_connections
 from enode_django.equeue.broker.sessions import MOST_UNDER_WAY
 from enode_django.equeue.frames import MAX_ALL_ITEMS, MAX_FRAME, MAX_ITEMS, MAX_KEY, encode_frame
 from enode_django.equeue.records import MOST_RECORDS
@@ -137,6 +139,28 @@ def test_connections_that_say_nothing_make_room_for_those_that_do(tmp_path: Path
         assert "no hello came" in text
         for raw in (*silent, *greeted):
             raw.close()
+
+
+@pytest.mark.parametrize(("files", "most"), [(1_000_000, 10_000), (4_096, 3_840), (1_024, 768), (64, 32)])
+def test_connections_leave_open_files_for_messages(files: int, most: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert most_connections(10_000, files) == most
+    assert (f"allows {most} connections, not 10000" in caplog.text) == (most < 10_000)
+
+
+def test_without_free_descriptors_the_broker_says_so_shortly_and_goes_on_when_there_are_some(tmp_path: Path) -> None:
+    refused = "out of system resource"
+    with RunningBroker(tmp_path / "data") as broker, closing(broker.transport()) as earlier:
+        assert earlier.topics() == []
+        limits = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (4, limits[1]))
+        raw = Raw(broker.location, greet=False)
+        eventually(lambda: refused in broker.log.read_text())
+        assert earlier.topics() == []  # answered when the broker has tried to accept
+        assert broker.log.read_text().count(refused) < 100
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, limits)
+        with closing(broker.transport()) as transport:
+            assert transport.topics() == []
+        raw.close()
 
 
 def answers(transport: BrokerTransport) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import uuid
+from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 from django.core.checks import CheckMessage, run_checks
 from django.db import connection
@@ -11,6 +14,8 @@ from django.test import override_settings
 from psycopg import IsolationLevel
 
 from enode_django.checks.store import check_constraints, check_durability, check_sessions
+from tests import warm
+from tests.meta.tree import ROOT
 
 pytestmark = pytest.mark.django_db
 TABLE = "enode_django_eventstream"
@@ -103,3 +108,32 @@ def test_the_timeout_is_asked_for_a_deployment_only() -> None:
     assert "enode_django.W031" not in [message.id for message in run_checks(databases=["default"])]
     found = run_checks(databases=["default"], include_deployment_checks=True)
     assert "enode_django.W031" in [message.id for message in found]
+
+
+@pytest.fixture
+def latin() -> Iterator[str]:
+    """Yield the URL of an empty database that lacks most characters."""
+    name, server = f"latin_{uuid.uuid4().hex}", connection.settings_dict
+    at = f"{server['HOST']}:{server['PORT']}"
+    url = f"postgresql://{server['USER']}:{server['PASSWORD']}@{at}"
+    with psycopg.connect(f"{url}/postgres", autocommit=True) as session:
+        provider = "LOCALE_PROVIDER libc" if session.info.server_version >= 150_000 else ""
+        session.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' {provider} LOCALE 'C'")
+        yield f"{url}/{name}"
+        session.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["check", "--database", "default"], "(enode_django.E187) The database 'default' has the encoding LATIN1"),
+        (["migrate"], "(enode_django.E187) The database 'default' has the encoding LATIN1"),
+        (["runprocessors"], "the event database 'default' has the encoding LATIN1, not UTF8"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_database_that_lacks_characters_is_refused(latin: str, command: list[str], told: str) -> None:
+    environment = {**os.environ, "DATABASE_URL": latin, "DJANGO_SETTINGS_MODULE": "tests.acceptance.settings"}
+    done = warm.run(["manage.py", *command], cwd=ROOT, env=environment)
+    assert done.returncode == 1
+    assert told in done.stderr

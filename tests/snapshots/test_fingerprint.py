@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from enode_django.exceptions import DefinitionError
 from enode_django.repository.fingerprint import compute_fingerprint
+from enode_django.repository.sources import Source, source_of
 from tests.meta.tree import ROOT
 from tests.snapshots.conftest import Define
 
@@ -249,6 +252,28 @@ def test_it_is_the_same_in_all_processes() -> None:
     command = [sys.executable, "-c", SHOW]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == compute_fingerprint(BankAccount)
+
+
+ASSERTING = """
+LIMIT = 5
+
+def apply(self, event):
+    'Add the amount.'
+    assert event.amount < LIMIT, event.text
+    self.total += event.amount
+"""
+
+
+@pytest.mark.parametrize("optimize", [1, 2], ids=["-O", "-OO"])
+def test_it_is_the_same_if_python_leaves_out_assertions_and_docstrings(tmp_path: Path, optimize: int) -> None:
+    (path := tmp_path / "asserting.py").write_text(ASSERTING)
+
+    def source(level: int) -> Source | None:
+        names: dict[str, Any] = {}
+        exec(compile(ASSERTING, str(path), "exec", dont_inherit=True, optimize=level), names)
+        return source_of(names["apply"])
+
+    assert source(optimize) == source(0) is not None
 
 
 def test_a_policy_that_is_none_is_refused(define: Define) -> None:

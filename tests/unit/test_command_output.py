@@ -137,6 +137,23 @@ class Gone(io.StringIO):
         raise BrokenPipeError
 
 
+@pytest.mark.parametrize(("is_service", "status"), [(True, 0), (False, 1)], ids=["a service", "another command"])
+def test_only_a_service_goes_on_if_its_output_finds_no_room(is_service: bool, status: int) -> None:
+    code = f"""if True:
+        from tests.unit.test_command_output import Tells
+        Tells.is_service = {is_service}
+        for _ in range(2):
+            Tells().run_from_argv(["manage.py", "tells"])
+    """
+    with open("/dev/full", "w") as full:
+        assert warm.start(["-c", code], cwd=ROOT, stdout=full, stderr=full).wait(SECONDS) == status
+
+
+@pytest.mark.parametrize("name", ["runprocessors", "runbroker"])
+def test_these_are_services(name: str) -> None:
+    assert import_module(f"{commands.__name__}.{name}").Command.is_service
+
+
 def test_the_output_that_a_caller_gave_may_have_lost_its_reader_too() -> None:
     err = io.StringIO()
     call_command(Tells(), stdout=Gone(), stderr=err)

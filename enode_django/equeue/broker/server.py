@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -26,7 +28,7 @@ from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.stops import Stops
-from enode_django.exceptions import ConfigurationError, QueueFull
+from enode_django.exceptions import ConfigurationError, QueueFull, StorageFailed
 
 __all__ = ["run"]
 
@@ -36,6 +38,9 @@ LONGEST_STOP = 10.0
 FIGURES_INTERVAL = 5.0
 SHARE_OF_ADDRESS = 4
 """One address may have a quarter of all connections (at least 16) whose handshake is not done."""
+SPARE_FILES = 256
+"""Open files that are left for messages, at most half of those that the process may have."""
+BACKLOG = 1024
 _TICK = 1.0
 _GOODBYE = 1.0
 
@@ -62,7 +67,9 @@ def run(
 
         raise SystemExit(run(BrokerOptions(directory=Path("broker"), listen="tcp://127.0.0.1:7625")))
     """
-    _allow_many_files()
+    options = dataclasses.replace(
+        options, max_connections=most_connections(options.max_connections, _allow_many_files())
+    )
 
     def ready(location: str) -> None:
         favour_loop()
@@ -174,11 +181,16 @@ class Broker:
             tls["ssl_handshake_timeout"] = self._options.handshake_timeout
             tls["ssl_shutdown_timeout"] = _GOODBYE
         try:
-            return await asyncio.get_running_loop().create_server(self._session, host, port, backlog=1024, **tls)
+            # asyncio tries and logs ``backlog`` accepts in a row, also if the first finds no free descriptor.
+            server = await asyncio.get_running_loop().create_server(self._session, host, port, backlog=1, **tls)
         except OSError as error:
             raise ConfigurationError(
                 f"the broker cannot listen on {self._options.listen}: {error}; is another one running there?"
             ) from error
+        for listening in server.sockets:
+            with listening.dup() as same:
+                same.listen(BACKLOG)
+        return server
 
     def _session(self) -> Session:
         options = self._options
@@ -219,7 +231,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._tidy),
             (options.retention_interval, self._deleter.delete),
             (options.flush_interval, self._flush),
-            (min(_TICK, options.checkpoint_interval), self._mind_space),
+            (min(_TICK, options.checkpoint_interval), self._mind_disk),
             (_TICK, self._turn),
             (LOOK_INTERVAL, self._measuring.look),
             (FIGURES_INTERVAL, self._tell_figures),
@@ -252,6 +264,19 @@ class Broker:
         self._state.forget_producers()
         self._store.drop_idle()
         self._checkpoints.begin_if_due()
+
+    async def _mind_disk(self) -> None:
+        """Stop if the directory was removed or replaced: further files would not belong to those that are open."""
+        if await asyncio.to_thread(lambda: self._store.is_in_place):
+            await self._mind_space()
+        else:
+            directory = str(self._options.directory)
+            self._fail(
+                StorageFailed(
+                    f"its directory {directory!r} was removed, or another one took its place; put it back, or start "
+                    "the broker again with what is there"
+                )
+            )
 
     async def _mind_space(self) -> None:
         """While space on the disk is short, delete consumed messages before their time."""
@@ -317,11 +342,28 @@ class Broker:
         await self._flusher.finish()
 
 
-def _allow_many_files() -> None:
-    """Raise the limit of open files: each connection is one, and the usual limit of 1,024 is too low."""
+def most_connections(wanted: int, files: int) -> int:
+    """Return the most connections of a process that may have this many open files. Logs if they are fewer than
+    ``wanted``."""
+    most = min(wanted, files - min(files // 2, SPARE_FILES))
+    if most < wanted:
+        logger.warning(
+            "the limit of %d open files allows %d connections, not %d: raise it (ulimit -n, or LimitNOFILE in "
+            "systemd's unit), or lower ENODE['BROKER']['MAX_CONNECTIONS']",
+            files,
+            most,
+            wanted,
+        )
+    return most
+
+
+def _allow_many_files() -> int:
+    """Raise the limit of open files: each connection is one, and the usual limit of 1,024 is too low. Return it."""
     import resource  # Windows has none
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit if limit != resource.RLIM_INFINITY else sys.maxsize

@@ -119,6 +119,11 @@ class MessageStore:
         self._checkpointed = 0
         self._is_first = True
 
+    @property
+    def is_in_place(self) -> bool:
+        """See `DirectoryLock`. Any thread may ask."""
+        return self._lock.is_in_place
+
     def open(self, *, restore: Callable[[bytes], object], replay: Replay, sent: Callable[[Sent], object]) -> Opened:
         """Restore everything. Blocks for a time in proportion to the amount written since the last checkpoint.
 

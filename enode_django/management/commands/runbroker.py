@@ -23,6 +23,7 @@ from enode_django.processors.logs import log_to_console
 
 class Command(PrintableCommand):
     help = "Runs the broker, which keeps the messages of the queue, until SIGTERM or SIGINT."
+    is_service = True
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--listen", help="the address to listen on, such as tcp://127.0.0.1:7625; port 0: any")

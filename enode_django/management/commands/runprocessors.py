@@ -17,6 +17,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
+from enode_django.checks.store import narrow_encoding
 from enode_django.concurrency.cores import usable_cores
 from enode_django.conf import conf
 from enode_django.conf.groups import POSTGRES, REDIS_STREAMS, Conf
@@ -66,6 +67,7 @@ class Unreachable(CommandError):
 
 class Command(PrintableCommand):
     help = "Runs worker processes that handle commands and run the subscribers, until SIGTERM or SIGINT."
+    is_service = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -257,6 +259,8 @@ class Command(PrintableCommand):
         aliases = current.EVENT_STORE.DATABASES
         for alias in aliases:
             try:
+                if narrow := narrow_encoding(alias):
+                    raise CommandError(f"the event database {alias!r} {narrow}; make it anew with UTF8")
                 for model in (EventStream, EventCorrection, Shard):
                     self._check_table("event database", alias, model._meta.db_table)
             except Unreachable as error:
