@@ -174,7 +174,7 @@ def check_encoding(
         Error(
             f"The database {alias!r} {narrow}.",
             hint="Make it anew: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
-            id="enode_django.E187",
+            id="enode_django.E189",
         )
         for alias in _asked(databases)
         if (narrow := narrow_encoding(alias))

@@ -126,8 +126,8 @@ def latin() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["check", "--database", "default"], "(enode_django.E187) The database 'default' has the encoding LATIN1"),
-        (["migrate"], "(enode_django.E187) The database 'default' has the encoding LATIN1"),
+        (["check", "--database", "default"], "(enode_django.E189) The database 'default' has the encoding LATIN1"),
+        (["migrate"], "(enode_django.E189) The database 'default' has the encoding LATIN1"),
         (["runprocessors"], "the event database 'default' has the encoding LATIN1, not UTF8"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
