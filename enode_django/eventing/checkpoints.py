@@ -130,7 +130,7 @@ def read(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
 
 def read_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
     """Return a cursor of what `read` returns, for `pipelined`."""
-    return execute(alias, _READ, (subscriber, subscriber, ids))
+    return execute(alias, _READ, (subscriber, subscriber, ids), may_prepare=len(ids) == 1)
 
 
 def lock_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:

@@ -45,6 +45,7 @@ def prepared(alias: str) -> list[tuple[str, str, list[str]]]:
 def handle_one(alias: str) -> None:
     """Execute what a subscriber executes for each event."""
     checkpoints.lock_cursor(alias, "s", ["a"])
+    checkpoints.read_cursor(alias, "s", ["a"])
     parking.parked_cursor(alias, "s", ["a"])
     failovers.known_cursor(alias, "s")
     failovers.generations_cursor(alias, "s")
@@ -59,7 +60,7 @@ def test_those_of_each_event_are_prepared_and_others_never(preparing: str) -> No
             checkpoints.read_cursor(preparing, "s", ["a"])
             failovers.known_cursor(preparing, "s")
         checkpoints.save(preparing, "s", {"a": 1})
-    assert len(prepared(preparing)) == 5
+    assert len(prepared(preparing)) == 6
 
 
 def test_none_is_prepared_by_djangos_default() -> None:
@@ -75,6 +76,7 @@ def test_what_is_read_of_many_aggregates_is_planned_each_time(preparing: str) ->
     for _ in range(2):
         with transaction.atomic(using=preparing):
             checkpoints.lock_cursor(preparing, "s", ["a", "b"])
+            checkpoints.read_cursor(preparing, "s", ["a", "b"])
             parking.parked_cursor(preparing, "s", ["a", "b"])
             checkpoints.save(preparing, "s", {"a": 1, "b": 1})
     assert [statement.split()[0] for _, statement, _ in prepared(preparing)] == ["INSERT"]
