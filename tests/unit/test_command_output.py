@@ -137,8 +137,8 @@ class Gone(io.StringIO):
         raise BrokenPipeError
 
 
-@pytest.mark.parametrize(("is_service", "status"), [(True, 0), (False, 1)], ids=["a service", "another command"])
-def test_only_a_service_goes_on_if_its_output_finds_no_room(is_service: bool, status: int) -> None:
+@pytest.mark.parametrize("is_service", [True, False], ids=["a service", "another command"])
+def test_only_a_service_goes_on_if_its_output_finds_no_room(is_service: bool) -> None:
     code = f"""if True:
         from tests.unit.test_command_output import Tells
         Tells.is_service = {is_service}
@@ -146,7 +146,9 @@ def test_only_a_service_goes_on_if_its_output_finds_no_room(is_service: bool, st
             Tells().run_from_argv(["manage.py", "tells"])
     """
     with open("/dev/full", "w") as full:
-        assert warm.start(["-c", code], cwd=ROOT, stdout=full, stderr=full).wait(SECONDS) == status
+        status = warm.start(["-c", code], cwd=ROOT, stdout=full, stderr=full).wait(SECONDS)
+    # It is 1 after an error of the command, and 120 if Python itself finds no room for what is buffered at the end.
+    assert (status == 0) is is_service
 
 
 @pytest.mark.parametrize("name", ["runprocessors", "runbroker"])
