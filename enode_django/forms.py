@@ -129,7 +129,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         self._seen_version = expected_version
         self._values = dict(values or {})
         self._command: Command | None = None
-        self._signer = Signer(salt=f"enode_django.forms.{types.name_of(self._class)}")
+        self._signer = Signer(salt=f"enode_django.forms.{types.first_name_of(self._class)}")
         self.fields[TOKEN].initial = self._new_token
         self.fields[EXPECTED].initial = expected_version
         for name in (*self._values, *((AGGREGATE,) if aggregate_root_id is not None else ())):

@@ -107,7 +107,7 @@ def _check_stored(command: Command, user: str) -> None:
 
 
 def _is_from(stored: StreamRecord, command: Command, user: str) -> bool:
-    return stored.command_type == types.name_of(type(command)) and is_sent_by(user, stored)
+    return types.find(Command, stored.command_type) is type(command) and is_sent_by(user, stored)
 
 
 def is_sent_by(user: str, record: StreamRecord | EventStream) -> bool:

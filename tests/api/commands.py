@@ -32,6 +32,7 @@ class Ship(Command):
     """A command with a field of every type."""
 
     type_name = "api.Ship"
+    aliases = ("api.Send",)
     weight: Decimal
     to: Point
     size: Size = Size.SMALL

@@ -21,6 +21,7 @@ from enode_django.ids import id_of_key
 from enode_django.models import EventStream, ReceivedCommand
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount
+from tests.api import commands
 from tests.api.calls import Caller, problem, wrong_parts
 from tests.api.conftest import MakeCaller
 from tests.services import REAL_QUEUE
@@ -124,6 +125,15 @@ def test_keys_are_forgotten_by_age_and_their_commands_still_take_effect_once(sen
     assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == [id_of_key(sender.key, "young")]
     assert sender.send(*DEPOSIT, key="k", query=WAIT).json() == first
     assert problem(sender.send("bank.Withdraw", "a", {"amount": "5"}, key="k"), 422)
+
+
+def test_a_key_of_a_command_that_was_renamed_after_the_key_was_forgotten_gets_the_stored_answer(sender: Caller) -> None:
+    ship = (commands.Ship.type_name, "p", {"weight": "1.5", "to": {"x": "1"}})
+    first = sender.send(*ship, key="k", query=WAIT)
+    assert first.status_code == 200
+    EventStream.unprotected.filter(aggregate_root_id="p").update(command_type=commands.Ship.aliases[0])
+    ReceivedCommand.objects.all().delete()
+    assert sender.send(*ship, key="k", query=WAIT).json() == first.json()
 
 
 def test_keys_are_kept_by_the_time_of_the_database_if_the_clock_here_is_ahead(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -267,6 +268,16 @@ def test_forgetting_is_refused_for_the_key_of_a_renamed_one(stored: Harness, mem
     with subscribers.only(Kindness):
         run("enode", "forgetsubscriber", "following.entries")
         check_owners()
+
+
+def test_what_a_moved_subscriber_has_left_in_its_former_database_can_be_forgotten(stored: Harness) -> None:
+    moved = type("Moved", (Entries,), {"name": Entries.name, "__module__": __name__})
+    setattr(moved, "database", "elsewhere")  # noqa: B010  # as a router may say
+    with subscribers.only(moved, Kindness):
+        said = run("enode", "forgetsubscriber", Entries.name)  # no queue is asked: its group goes on
+    assert re.fullmatch(rf"forgot {Entries.name}: \d+ rows, of the time when it was in default\n", said)
+    assert not Subscription.objects.filter(subscriber=Entries.name).exists()
+    assert not Checkpoint.objects.filter(subscriber=Entries.name).exists()
 
 
 @pytest.fixture

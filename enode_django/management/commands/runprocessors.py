@@ -18,6 +18,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
 from enode_django.checks.store import narrow_encoding
+from enode_django.concurrency.backoff import once
 from enode_django.concurrency.cores import usable_cores
 from enode_django.conf import conf
 from enode_django.conf.groups import POSTGRES, REDIS_STREAMS, Conf
@@ -31,6 +32,7 @@ from enode_django.exceptions import (
     QueueError,
     ShardMismatch,
     StoreUnavailable,
+    SubscriberUnavailable,
     TransportUnavailable,
 )
 from enode_django.management.observing import add_port, listening, observed_processors
@@ -49,7 +51,7 @@ from enode_django.processors.reloading import is_inner, run_reloading
 from enode_django.processors.supervisor import BEYOND_GRACE, Supervisor, supervisor_name
 from enode_django.processors.supervisor_reports import STOP_SECONDS
 from enode_django.processors.worker_group import Plan
-from enode_django.runtime import make_store, make_transport, running_subscribers, time_limits
+from enode_django.runtime import make_store, make_subscription, make_transport, running_subscribers, time_limits
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -152,7 +154,7 @@ class Command(PrintableCommand):
             raise CommandError(f"--processes must be at least 1, got {count}")
         transport = self._make_transport()
         plans = self._prepare_topics(current, transport, _roles(role), count)
-        self._say_connections(current, plans)
+        self._say_connections(current, plans, transport)
         name, write = supervisor_name(), _Reporter(report)
         observed = self._observed(current, name, transport, options, has_broker=broker is not None)
         with closing(transport), observed as look, relayed_outboxes(transport):
@@ -242,13 +244,14 @@ class Command(PrintableCommand):
 
     # -- databases ------------------------------------------------------------------------------------------------
 
-    def _say_connections(self, current: Conf, plans: Sequence[Plan]) -> None:
+    def _say_connections(self, current: Conf, plans: Sequence[Plan], transport: Transport) -> None:
         try:
             self._check_shards(current)
             if any(plan.role is Role.EVENT for plan in plans):
                 for subscriber in running_subscribers():
                     self._check_table(f"database of {subscriber.name}", subscriber.database, Checkpoint._meta.db_table)
                 check_owners()
+                begin_subscribers(transport)
             for alias, shares in connections_by_database(current, plans, running_subscribers()).items():
                 self._say_shares(alias, shares)
         finally:
@@ -319,6 +322,17 @@ def check_owners() -> None:
         raise CommandError(f"stored subscriptions cannot be read: {error}{remedy(error)}") from error
     if refused := [one.text for one in found if one.kept_since is None]:
         raise CommandError("\n".join(refused))
+
+
+def begin_subscribers(transport: Transport) -> None:
+    """Let new subscribers begin before a command worker stores events, which would count as handled otherwise. Raises
+    `CommandError`."""
+    store = make_store()
+    for subscriber in running_subscribers():
+        try:
+            make_subscription(subscriber, transport, store, persist=once).begin()
+        except (*DATABASE_ERRORS, StoreUnavailable, SubscriberUnavailable) as error:
+            raise CommandError(f"{subscriber.name} cannot begin: {error}{remedy(error)}") from error
 
 
 def _exit_at_a_signal() -> None:

@@ -22,9 +22,9 @@ from enode_django.runtime import make_transport_if_any, running_subscribers
 
 class Command(PrintableCommand):
     help = (
-        "Forgets a subscriber that was removed from the code: deletes its checkpoints, its parked events, its "
-        "deadlines, its consumer group, for which the events topic would keep every message, and the tables that its "
-        "rebuilds have left in schemas of their own. The tables of its models stay."
+        "Forgets a subscriber that was removed from the code, or moved to another database: deletes its checkpoints, "
+        "its parked events, its deadlines, its consumer group, for which the events topic would keep every message, "
+        "and the tables that its rebuilds have left in schemas of their own. The tables of its models stay."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -37,14 +37,15 @@ class Command(PrintableCommand):
         add_reason(parser)
 
     def handle(self, *, name: str, database: str | None, reason: str, **options: Any) -> None:
-        declared = {key_of(one): one.name for one in (*subscribers.all(), *running_subscribers())}
-        if name in declared:
-            now = "" if declared[name] == name else f" as {declared[name]}"
+        declared = {key_of(one): one for one in (*subscribers.all(), *running_subscribers())}
+        alias, owner = database or checkpoint_database(), declared.get(name)
+        if owner is not None and owner.database == alias:
+            now = "" if owner.name == name else f" as {owner.name}"
             raise CommandError(f"{name} is still declared{now} and would begin anew; remove it from the code first")
-        alias = database or checkpoint_database()
         with errors_shown():
-            with closing(make_transport_if_any()) as transport:
-                transport.retire_group(name, conf().SUBSCRIBERS.TOPIC)
+            if owner is None:
+                with closing(make_transport_if_any()) as transport:
+                    transport.retire_group(name, conf().SUBSCRIBERS.TOPIC)
             known = subscribed(alias)
             with audited("forget", SUBSCRIBER, name, reason=reason) as details:
                 forget_rebuilds(alias, name)
@@ -56,4 +57,5 @@ class Command(PrintableCommand):
                 f"the database {alias!r} has no subscriber {name!r}; the subscribers that it has and the code lacks "
                 f"are: {others}"
             )
-        self.stdout.write(f"forgot {name}: {deleted} rows, and its consumer group")
+        rest = "and its consumer group" if owner is None else f"of the time when it was in {alias}"
+        self.stdout.write(f"forgot {name}: {deleted} rows, {rest}")

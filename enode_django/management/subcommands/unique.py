@@ -45,4 +45,7 @@ class Command(PrintableCommand):
             raise CommandError(f"{error}; run it again, it begins anew") from error
         self.stdout.write(f"looked into {rebuild.aggregates} aggregates, freed {freed} values")
         if duplicates:
-            raise CommandError(f"{duplicates} values have two aggregates; change one of each, and run it again")
+            raise CommandError(
+                f"{duplicates} values have two aggregates; change the first one of each line, which has not claimed "
+                "it, and run it again"
+            )

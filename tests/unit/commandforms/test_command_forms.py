@@ -92,6 +92,21 @@ def test_a_token_is_good_for_its_class_of_commands_and_its_secret_only(bus: Inli
         assert not FillForm({"coins": "3", "command_id": token}).is_valid()
 
 
+def named(name: str, *former: str) -> type[CommandForm]:
+    class Shake(Command):
+        type_name = name
+        aliases = former
+
+    return command_form(Shake)
+
+
+def test_a_page_from_before_its_command_was_renamed_sends_the_same_command(bus: InlineCommandBus) -> None:
+    before, after = named("commandforms.Shake"), named("commandforms.Stir", "commandforms.Shake")
+    token = token_of(before(aggregate_root_id="jar"))
+    first, again = (form({"command_id": token}, aggregate_root_id="jar").command() for form in (before, after))
+    assert first.id == again.id
+
+
 def test_a_refusal_stands_at_the_field_it_names(bus: InlineCommandBus) -> None:
     form = TakeForm({"coins": "11"}, aggregate_root_id="jar")
     assert form.execute() is None
