@@ -359,7 +359,7 @@ class QueueConsumer:
     def _lose(self, window: OffsetWindow) -> None:
         # The transport may have released a queue, and refuse to renew it, before its call returns.
         if not window.closed and window not in self._releasing:
-            told = "lost %s/%d for %s: another worker has taken it over"
+            told = "lost %s/%d for %s: its lease has ended, by a restart of the message queue or for another worker"
             logger.warning(told, window.topic, window.queue, self.group)
             window.close()
             self.wake()

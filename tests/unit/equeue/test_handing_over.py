@@ -48,4 +48,13 @@ def test_queue_that_another_worker_has_taken_over_is_lost_with_its_group(
     transport.bury("g", "commands", "old")
     transport.acquire("g", "commands", 0, "new", 10.0)
     transport.consumer.renew()
-    assert "lost commands/0 for g: another worker has taken it over" in caplog.text
+    assert "lost commands/0 for g: its lease has ended" in caplog.text
+
+
+def test_queue_whose_lease_has_ended_by_itself_is_not_said_to_be_taken_over(
+    transport: RenewedMeanwhile, caplog: pytest.LogCaptureFixture
+) -> None:
+    epochs = {window.queue: window.epoch for window in transport.consumer.open_windows}
+    transport.release("g", "commands", "old", epochs)  # the message queue knows the leases no more, as after a restart
+    assert "lost commands/0 for g: its lease has ended, by a restart of the message queue" in caplog.text
+    assert "another worker has taken" not in caplog.text
