@@ -17,9 +17,9 @@ class Role(StrEnum):
 
 
 Grace: TypeAlias = float
-"""What a supervisor says: the worker must drain and end, and has so many seconds for that."""
+"""A supervisor's message: the seconds in which the worker must drain and end."""
 Report: TypeAlias = dict[str, Any]
-"""What a worker says: that it is alive, and how much it has done."""
+"""A worker's message: its figures. Each one also shows that the worker is alive."""
 
 
 def send(connection: Connection, message: Grace | Report) -> None:
