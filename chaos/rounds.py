@@ -17,7 +17,7 @@ from chaos.counting import Counting
 from chaos.errors import ChaosError
 from chaos.evidence import keep_evidence, keep_logs
 from chaos.faults import KINDS
-from chaos.names import Setup
+from chaos.names import BEAT, Setup
 from chaos.plan import PlannedFault, make_plan
 from chaos.processes import PROJECT, Child
 from chaos.quiet import Quiet
@@ -148,7 +148,9 @@ class _Running:
         for child in self._world.children:
             child.wanted = False
             if child.is_running:
-                child.send_signal(signal.SIGTERM)
+                # Celery's beat uses its database connection in its handler of SIGTERM. If the signal interrupts psycopg
+                # with this connection's lock, it waits for itself and never ends.
+                child.send_signal(signal.SIGKILL if child.name == BEAT else signal.SIGTERM)
         for child in self._world.children:
             child.wait_end(STOP_SECONDS)
         self._world.services.broker.stop()
