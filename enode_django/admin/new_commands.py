@@ -125,8 +125,8 @@ def new_command(
 
 
 def command_names(*, with_internal: bool) -> list[str]:
-    """Return the sorted names, not aliases, of the commands that this process has a handler for. Internal commands are
-    left out by default."""
+    """Return the sorted names, not aliases, of the commands that this process has a handler for. Those of internal ones
+    are among them if ``with_internal``."""
     classes = {name: types.class_of(Command, name) for name in types.names_of(Command)}
     return sorted(
         name

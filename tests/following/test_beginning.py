@@ -21,7 +21,7 @@ from tests.following.harness import Harness
 def prepare(*roles: Role) -> None:
     """Do what `runprocessors` does with the databases before it starts workers."""
     plans: Sequence[Plan] = [Plan(role, 1, "events", 1) for role in roles]
-    Command(stdout=io.StringIO())._say_connections(conf(), plans, MemoryTransport())
+    Command(stdout=io.StringIO())._prepare_databases(conf(), plans, MemoryTransport())
 
 
 @pytest.mark.django_db(transaction=True)

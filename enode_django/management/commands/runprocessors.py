@@ -154,7 +154,7 @@ class Command(PrintableCommand):
             raise CommandError(f"--processes must be at least 1, got {count}")
         transport = self._make_transport()
         plans = self._prepare_topics(current, transport, _roles(role), count)
-        self._say_connections(current, plans, transport)
+        self._prepare_databases(current, plans, transport)
         name, write = supervisor_name(), _Reporter(report)
         observed = self._observed(current, name, transport, options, has_broker=broker is not None)
         with closing(transport), observed as look, relayed_outboxes(transport):
@@ -244,7 +244,8 @@ class Command(PrintableCommand):
 
     # -- databases ------------------------------------------------------------------------------------------------
 
-    def _say_connections(self, current: Conf, plans: Sequence[Plan], transport: Transport) -> None:
+    def _prepare_databases(self, current: Conf, plans: Sequence[Plan], transport: Transport) -> None:
+        """Check the databases, let new subscribers begin there, and say how many connections the workers take."""
         try:
             self._check_shards(current)
             if any(plan.role is Role.EVENT for plan in plans):
